@@ -1,0 +1,240 @@
+"""What pgtide sets up in the source: a control schema, a publication and a slot.
+
+Everything here is idempotent and says what it did. The slot is created last, so that a failure leaves nothing that
+holds back WAL.
+
+Watermarks are written here too: transactional logical messages, which stand in the WAL in commit order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from pgtide.config import Source
+from pgtide.errors import PreflightError, SlotError, SourceError
+from pgtide.lsn import LSN
+from pgtide.postgres.catalog import list_tables, one, read_tables
+from pgtide.postgres.connection import Connection, source_errors
+from pgtide.schema import TableName
+
+MESSAGE_PREFIX = "pgtide"
+PLUGIN = "pgoutput"
+CONTROL_SCHEMA = "pgtide"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A replication slot as pg_replication_slots shows it."""
+
+    name: str
+    plugin: str
+    database: str
+    active_pid: int | None
+    restart_lsn: LSN | None
+    confirmed_flush_lsn: LSN | None
+    wal_status: str | None
+    held_bytes: int
+    safe_wal_size: int | None
+
+
+def read_slot(connection: Connection, name: str) -> Slot | None:
+    """The slot, with the WAL that it holds; None if there is none of this name."""
+    row = connection.execute(
+        "select slot_name::text, plugin::text, database::text, active_pid, restart_lsn::text,"
+        " confirmed_flush_lsn::text, wal_status, coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::int8,"
+        " safe_wal_size from pg_replication_slots where slot_name = %s",
+        [name],
+    ).fetchone()
+    if row is None:
+        return None
+    slot_name, plugin, database, pid, restart, confirmed, wal_status, held, safe = row
+    return Slot(slot_name, plugin, database, pid, _lsn(restart), _lsn(confirmed), wal_status, held, safe)
+
+
+def require_usable(slot: Slot | None, source: Source, database: str) -> Slot:
+    """The slot, if it can be read by us; each other state is named."""
+    if slot is None:
+        raise SlotError(
+            f"replication slot {source.slot!r} does not exist",
+            hint="run `pgtide init`; if a journal was already written from it, changes since are lost: remove the "
+            "journal and the sink's tables first",
+        )
+    if slot.plugin != PLUGIN:
+        raise SlotError(
+            f"replication slot {slot.name!r} uses plugin {slot.plugin!r}, pgtide needs {PLUGIN!r}",
+            hint=f"set source.slot to another name, or: select pg_drop_replication_slot('{slot.name}');",
+        )
+    if slot.database != database:
+        raise SlotError(
+            f"replication slot {slot.name!r} belongs to database {slot.database!r}",
+            hint="set source.slot to another name",
+        )
+    if slot.wal_status == "lost":
+        raise SlotError(
+            f"replication slot {slot.name!r} is lost: Postgres has removed WAL that it needed",
+            hint="remove the journal and the sink's tables, run `pgtide destroy` and `pgtide init`; raise "
+            "max_slot_wal_keep_size so that it does not happen again",
+        )
+    return slot
+
+
+def select_tables(connection: Connection, source: Source) -> list[TableName]:
+    """The tables that the configuration chooses. A name without wildcards must exist."""
+    names = list_tables(connection)
+    for glob in source.tables:
+        plain = not set(glob) & set("!*?[")
+        if plain and TableName.parse(glob) not in names:
+            raise PreflightError(
+                f"table {glob!r} does not exist or is not an ordinary table",
+                hint="check source.tables; names are schema.table as the catalog writes them, without quotes",
+            )
+    selected = [name for name in names if source.selects(name)]
+    if not selected:
+        raise PreflightError(
+            "source.tables selects no table",
+            detail=f"the database has {len(names)} tables",
+            hint='write globs over schema.table, for example tables: ["public.*"]',
+        )
+    return selected
+
+
+def create_control_schema(connection: Connection) -> list[str]:
+    found = connection.execute("select from pg_namespace where nspname = %s", [CONTROL_SCHEMA]).fetchone()
+    if found:
+        return []
+    connection.execute(sql.SQL("create schema {}").format(sql.Identifier(CONTROL_SCHEMA)))
+    connection.execute(
+        sql.SQL("comment on schema {} is 'pgtide: change data capture'").format(sql.Identifier(CONTROL_SCHEMA))
+    )
+    return [f"created schema {CONTROL_SCHEMA}"]
+
+
+def create_publication(connection: Connection, source: Source, tables: Sequence[TableName]) -> list[str]:
+    """Create the publication for these tables, or bring an existing one in line."""
+    publication = sql.Identifier(source.publication)
+    row = connection.execute(
+        "select puballtables from pg_publication where pubname = %s", [source.publication]
+    ).fetchone()
+    if row is None:
+        connection.execute(sql.SQL("create publication {} for table {}").format(publication, _names(tables)))
+        return [f"created publication {source.publication} for {len(tables)} tables"]
+    if row[0]:
+        return []
+    done = []
+    published = published_tables(connection, source.publication)
+    for verb, changed in (("add", set(tables) - published), ("drop", published - set(tables))):
+        if changed:
+            statement = sql.SQL("alter publication {} {} table {}")
+            connection.execute(statement.format(publication, sql.SQL(verb), _names(sorted(changed))))
+            done.append(f"altered publication {source.publication}: {verb} {', '.join(map(str, sorted(changed)))}")
+    return done
+
+
+def published_tables(connection: Connection, publication: str) -> set[TableName]:
+    rows = connection.execute(
+        "select schemaname::text, tablename::text from pg_publication_tables where pubname = %s", [publication]
+    )
+    return {TableName(*row) for row in rows}
+
+
+def create_slot(connection: Connection, source: Source, database: str) -> list[str]:
+    slot = read_slot(connection, source.slot)
+    if slot is not None:
+        require_usable(slot, source, database)
+        return []
+    require_free_slot(connection)
+    # A slot waits for transactions that run now; without a limit a forgotten one would make this wait for ever.
+    connection.execute("set lock_timeout = '60s'")
+    try:
+        connection.execute("select pg_create_logical_replication_slot(%s, %s)", [source.slot, PLUGIN])
+    finally:
+        connection.execute("reset lock_timeout")
+    return [f"created replication slot {source.slot}"]
+
+
+def require_free_slot(connection: Connection) -> None:
+    used, limit = one(
+        connection, "select (select count(*) from pg_replication_slots), current_setting('max_replication_slots')::int"
+    )
+    if used >= limit:
+        raise SlotError(
+            "no replication slot is free",
+            detail=f"{used} of {limit} are in use",
+            hint=f"drop one that is no longer read, or: alter system set max_replication_slots = {limit + 5}; "
+            "and restart Postgres",
+        )
+
+
+def initialise(connection: Connection, source: Source) -> list[str]:
+    """Set everything up; say what was done. Doing it again does nothing."""
+    from pgtide.postgres.preflight import require_ready
+
+    with source_errors():
+        require_ready(connection, source)
+        tables = select_tables(connection, source)
+        database = one(connection, "select current_database()")[0]
+        return [
+            *create_control_schema(connection),
+            *create_publication(connection, source, tables),
+            *create_slot(connection, source, database),
+        ]
+
+
+def destroy(connection: Connection, source: Source) -> list[str]:
+    """Remove what `initialise` made; say what was removed. A slot in use is an error."""
+    done = []
+    with source_errors():
+        slot = read_slot(connection, source.slot)
+        if slot is not None:
+            if slot.active_pid is not None:
+                raise SlotError(
+                    f"replication slot {slot.name!r} is in use by process {slot.active_pid}",
+                    hint="stop `pgtide run` first",
+                )
+            connection.execute("select pg_drop_replication_slot(%s)", [source.slot])
+            done.append(f"dropped replication slot {source.slot}")
+        if connection.execute("select from pg_publication where pubname = %s", [source.publication]).fetchone():
+            connection.execute(sql.SQL("drop publication {}").format(sql.Identifier(source.publication)))
+            done.append(f"dropped publication {source.publication}")
+        if connection.execute("select from pg_namespace where nspname = %s", [CONTROL_SCHEMA]).fetchone():
+            connection.execute(sql.SQL("drop schema {} cascade").format(sql.Identifier(CONTROL_SCHEMA)))
+            done.append(f"dropped schema {CONTROL_SCHEMA}")
+    return done
+
+
+def emit(connection: Connection, event: dict[str, Any]) -> LSN:
+    """Put an event of pgtide's into the WAL, in a transaction of its own; gives an LSN inside it."""
+    content = json.dumps(event, separators=(",", ":"))
+    row = one(connection, "select pg_logical_emit_message(true, %s, %s)::text", [MESSAGE_PREFIX, content])
+    return LSN.parse(row[0])
+
+
+def current_lsn(connection: Connection) -> LSN:
+    """The end of the WAL as written: every transaction that is visible now committed before it."""
+    return LSN.parse(one(connection, "select pg_current_wal_insert_lsn()::text")[0])
+
+
+def require_tables_copyable(connection: Connection, names: Sequence[TableName]) -> None:
+    """Refuse tables whose updates and deletes could not be followed."""
+    for source_table in read_tables(connection, names):
+        if not source_table.copyable:
+            name = source_table.table.name
+            raise SourceError(
+                f"table {name} has no primary key and no REPLICA IDENTITY FULL",
+                detail="its updates and deletes do not say which row they change",
+                hint=f"alter table {name} add primary key (…); or alter table {name} replica identity full; "
+                f'or exclude it: tables: [… , "!{name}"]',
+            )
+
+
+def _names(tables: Sequence[TableName]) -> sql.Composable:
+    return sql.SQL(", ").join(sql.Identifier(table.schema, table.name) for table in tables)
+
+
+def _lsn(text: str | None) -> LSN | None:
+    return None if text is None else LSN.parse(text)

@@ -1,0 +1,293 @@
+"""Delta tables, one for each source table, at `<path>/<schema>/<table>`.
+
+Written by deltalake, the Rust engine: no JVM jars. A batch is one commit: a merge, an append, or an overwrite after a
+truncate. The batch's end position goes into the same commit as Delta's application transaction, which is how a batch
+that comes again is recognised.
+
+A table without a key has one column more, a digest of the whole row: it is how a row is found again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from pgtide.columns import arrow_schema
+from pgtide.config import DeltaSink as DeltaConfig
+from pgtide.errors import SinkError
+from pgtide.lsn import LSN, ZERO
+from pgtide.reading.changes import Array, compute
+from pgtide.reading.compact import ROW_HASH, Compacted
+from pgtide.schema import Table, TableName
+from pgtide.sinks.base import Sink
+
+# Merges leave small files behind; past this many they are put together.
+_FILES_BEFORE_COMPACTION = 64
+_MAINTENANCE_SECONDS = 300.0
+
+
+class DeltaSink(Sink):
+    """A directory of Delta tables."""
+
+    def __init__(self, config: DeltaConfig, pipeline: str) -> None:
+        self._root = Path(config.path)
+        self._vacuum_hours = config.vacuum_after / 3600
+        self._application = f"pgtide:{pipeline}"
+        self._tables: dict[TableName, DeltaTable] = {}
+        self._maintained_at = time.monotonic()
+
+    def path(self, table: TableName) -> Path:
+        return self._root / _directory_name(table.schema) / _directory_name(table.name)
+
+    def applied_lsn(self, table: TableName) -> LSN:
+        target = self._open(table)
+        version = None if target is None else target.transaction_version(self._application)
+        return ZERO if version is None else LSN(version)
+
+    def apply(self, compacted: Compacted, upto: LSN, *, step: int = 0, last: bool = True) -> None:
+        name = compacted.table.name
+        application = self._application if last else f"{self._application}:{step}"
+        target = self._open(name)
+        if target is not None and (target.transaction_version(application) or 0) >= upto:
+            return
+        commit = CommitProperties(app_transactions=[Transaction(application, upto)])
+        try:
+            if target is None:
+                target = self._create(compacted.table)
+            _evolve(target, compacted.table)
+            _write(target, compacted, commit)
+        except DeltaError as error:
+            raise SinkError(
+                f"cannot write Delta table {self.path(name)}",
+                detail=type(error).__name__,
+                hint="is another program writing this table? pgtide must be its only writer",
+            ) from error
+        except OSError as error:
+            raise SinkError(
+                f"cannot write Delta table {self.path(name)}",
+                detail=error.strerror or type(error).__name__,
+                hint="check that the disk has room and that this user may write there; then run the command again",
+            ) from error
+
+    def maintain(self) -> None:
+        """Put small files together and remove those that nobody needs any more."""
+        if time.monotonic() - self._maintained_at < _MAINTENANCE_SECONDS:
+            return
+        self._maintained_at = time.monotonic()
+        for target in self._tables.values():
+            if len(target.file_uris()) > _FILES_BEFORE_COMPACTION:
+                target.optimize.compact()
+            hours = max(int(self._vacuum_hours), 0)
+            target.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+    def _open(self, name: TableName) -> DeltaTable | None:
+        if name in self._tables:
+            return self._tables[name]
+        path = str(self.path(name))
+        if not DeltaTable.is_deltatable(path):
+            return None
+        self._tables[name] = DeltaTable(path)
+        return self._tables[name]
+
+    def _create(self, table: Table) -> DeltaTable:
+        path = self.path(table.name)
+        path.mkdir(parents=True, exist_ok=True)
+        description = f"copy of {table.name}, kept by pgtide"
+        self._tables[table.name] = DeltaTable.create(str(path), target_schema(table), description=description)
+        return self._tables[table.name]
+
+
+def target_schema(table: Table) -> pa.Schema:
+    """The Delta table's columns."""
+    schema = arrow_schema(table)
+    return schema.append(pa.field(ROW_HASH, pa.binary())) if table.keyless else schema
+
+
+def _write(target: DeltaTable, compacted: Compacted, commit: CommitProperties) -> None:
+    """One commit for the whole batch, whatever it holds."""
+    schema = _schema(target)
+    if compacted.table.keyless:
+        _write_multiset(target, compacted, schema, commit)
+    elif compacted.truncated:
+        write_deltalake(target, _rows(compacted.upserts.columns, schema), mode="overwrite", commit_properties=commit)
+    elif not compacted.delete_count and not target.file_uris():
+        write_deltalake(target, _rows(compacted.upserts.columns, schema), mode="append", commit_properties=commit)
+    else:
+        _merge(target, compacted, schema, commit)
+
+
+def _merge(target: DeltaTable, compacted: Compacted, schema: pa.Schema, commit: CommitProperties) -> None:
+    """Upsert and delete by key.
+
+    The source's columns have names of our own (`v0`, `u0`, …), so that no column name of a user's can get in the way.
+    """
+    table = compacted.table
+    columns, unchanged = _fill_moved(target, compacted)
+    names = [name for name in schema.names if name in columns]
+    upserts, deletes = compacted.upsert_count, compacted.delete_count
+    source: dict[str, Array] = {}
+    updates: dict[str, str] = {}
+    for index, name in enumerate(names):
+        deleted = compacted.deleted.get(name, pa.nulls(deletes, columns[name].type))
+        source[f"v{index}"] = pa.chunked_array([columns[name], deleted.cast(columns[name].type)])
+        updates[_quoted(name)] = f"source.v{index}"
+        if name in unchanged:
+            source[f"u{index}"] = pa.array(np.concatenate((unchanged[name], np.zeros(deletes, dtype=bool))))
+            updates[_quoted(name)] = f"case when source.u{index} then target.{_quoted(name)} else source.v{index} end"
+    source["gone"] = pa.array(np.arange(upserts + deletes) >= upserts)
+    inserts = {_quoted(name): f"source.v{index}" for index, name in enumerate(names)}
+    matched = " and ".join(f"target.{_quoted(name)} = source.v{names.index(name)}" for name in table.key)
+    (
+        target.merge(pa.table(source), matched, source_alias="source", target_alias="target", commit_properties=commit)
+        .when_matched_delete("source.gone")
+        .when_matched_update(updates, "not source.gone")
+        .when_not_matched_insert(inserts, "not source.gone")
+        .execute()
+    )
+
+
+def _fill_moved(target: DeltaTable, compacted: Compacted) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Give rows that moved to another key their unchanged values from the key they had in the target."""
+    upserts = compacted.upserts
+    columns, unchanged = dict(upserts.columns), dict(upserts.unchanged)
+    if not upserts.moved.any():
+        return columns, unchanged
+    known = _rows_by_key(target, compacted.table, upserts.moved_from, list(unchanged))
+    moved = np.flatnonzero(upserts.moved)
+    keys = _key_tuples([upserts.moved_from[name] for name in compacted.table.key], moved)
+    for name, mask in unchanged.items():
+        values = columns[name].to_pylist()
+        for row, key in zip(moved.tolist(), keys, strict=True):
+            if mask[row] and key in known:
+                values[row] = known[key][name]
+        columns[name] = pa.array(values, columns[name].type)
+        unchanged[name] = mask & ~upserts.moved
+    return columns, {name: mask for name, mask in unchanged.items() if mask.any()}
+
+
+def _rows_by_key(
+    target: DeltaTable, table: Table, keys: dict[str, Array], columns: Sequence[str]
+) -> dict[tuple[Any, ...], dict[str, Any]]:
+    first = table.key[0]
+    condition = compute.field(first).isin(keys[first].drop_null())
+    found = target.to_pyarrow_dataset().to_table(columns=[*table.key, *columns], filter=condition).to_pylist()
+    return {tuple(row[name] for name in table.key): row for row in found}
+
+
+def _key_tuples(columns: Sequence[Array], rows: Any) -> list[tuple[Any, ...]]:
+    indices = pa.array(rows)
+    return list(zip(*(column.take(indices).to_pylist() for column in columns), strict=True))
+
+
+def _write_multiset(target: DeltaTable, compacted: Compacted, schema: pa.Schema, commit: CommitProperties) -> None:
+    inserts = _rows(compacted.upserts.columns, schema)
+    if compacted.truncated:
+        write_deltalake(target, inserts, mode="overwrite", commit_properties=commit)
+    elif not compacted.delete_count:
+        write_deltalake(target, inserts, mode="append", commit_properties=commit)
+    else:
+        _replace_rows(target, compacted.deleted[ROW_HASH], inserts, commit)
+
+
+def _replace_rows(target: DeltaTable, removed: Array, inserts: pa.Table, commit: CommitProperties) -> None:
+    """Remove each of these rows once, where several may be equal: take out all equal ones, put the rest back."""
+    touched = compute.unique(removed)
+    found = target.to_pyarrow_dataset().to_table(filter=compute.field(ROW_HASH).isin(touched))
+    again = pa.concat_tables([_surviving(found, removed), inserts.select(found.column_names)])
+    marks = pa.table({ROW_HASH: touched}).cast(pa.schema([found.schema.field(ROW_HASH)]))
+    source = pa.concat_tables([_renamed(again), _renamed(marks)], promote_options="default")
+    match = pa.concat_arrays([pa.nulls(len(again), pa.binary()), touched.cast(pa.binary())])
+    source = source.append_column("match", match)
+    columns = {_quoted(name): f"source.v{index}" for index, name in enumerate(again.column_names)}
+    predicate = f"target.{_quoted(ROW_HASH)} = source.match"
+    (
+        target.merge(source, predicate, source_alias="source", target_alias="target", commit_properties=commit)
+        .when_matched_delete()
+        .when_not_matched_insert(columns, "source.match is null")
+        .execute()
+    )
+
+
+def _surviving(found: pa.Table, removed: Array) -> pa.Table:
+    """The rows of `found` less one for each entry of `removed`."""
+    left: dict[Any, int] = {}
+    for digest in removed.to_pylist():
+        left[digest] = left.get(digest, 0) + 1
+    kept = []
+    for row, digest in enumerate(found.column(ROW_HASH).to_pylist()):
+        if left.get(digest, 0):
+            left[digest] -= 1
+        else:
+            kept.append(row)
+    return found.take(pa.array(kept, pa.int64()))
+
+
+def _renamed(rows: pa.Table) -> pa.Table:
+    order = [name for name in rows.column_names if name != ROW_HASH]
+    names = [f"v{order.index(name)}" if name != ROW_HASH else "hash" for name in rows.column_names]
+    return rows.rename_columns(names)
+
+
+def _rows(columns: dict[str, Array], schema: pa.Schema) -> pa.Table:
+    """Columns as a table of the target's schema; a column that the source dropped is null."""
+    count = len(next(iter(columns.values()))) if columns else 0
+    arrays = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _evolve(target: DeltaTable, table: Table) -> None:
+    """Follow the one change of a table that needs nothing but a new column; stop at any other."""
+    have = {field.name: field.type for field in _schema(target)}
+    want = target_schema(table)
+    added = [field for field in want if field.name not in have]
+    dropped = sorted(set(have) - set(want.names))
+    changed = [field.name for field in want if field.name in have and not _same_type(have[field.name], field.type)]
+    if changed or (added and dropped):
+        raise _altered(table, changed or [*dropped, *(field.name for field in added)])
+    if added:
+        filled = [column.name for column in table.columns if column.name not in have and _fills_old_rows(column)]
+        if filled:
+            raise _altered(table, filled)
+        target.alter.add_columns([Field.from_arrow(field) for field in added])
+
+
+def _fills_old_rows(column: Any) -> bool:
+    """A column that came with a default (or must not be null) has given old rows values that no change tells."""
+    return bool(column.has_default or column.not_null)
+
+
+def _same_type(left: pa.DataType, right: pa.DataType) -> bool:
+    if pa.types.is_list(left) and pa.types.is_list(right):
+        return _same_type(left.value_type, right.value_type)
+    return left.equals(right)
+
+
+def _altered(table: Table, columns: Sequence[str]) -> SinkError:
+    return SinkError(
+        f"table {table.name} was altered in a way that its copy cannot follow",
+        detail=f"columns concerned: {', '.join(columns)}",
+        hint="copy again: stop pgtide, remove the journal and the sink's tables, run `pgtide destroy`, `pgtide init` "
+        "and `pgtide run`",
+    )
+
+
+def _schema(target: DeltaTable) -> pa.Schema:
+    exported: Any = target.schema().to_arrow()
+    return pa.schema(exported)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _directory_name(name: str) -> str:
+    """A name that is one path component, whatever characters it has; ordinary names stay as they are."""
+    safe = "".join(char if char.isalnum() or char in "_-. " else f"%{ord(char):02X}" for char in name)
+    return f"%2E{safe[1:]}" if safe.startswith(".") else safe

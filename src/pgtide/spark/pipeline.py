@@ -1,0 +1,139 @@
+"""A pipeline: one streaming query from the journal to a sink.
+
+Spark keeps the offsets and runs the tasks that read and fold; each batch comes back to the driver once and its tables
+are applied side by side. What is applied is decided by the sink's own record of its position, so a batch that runs again
+after a kill changes nothing, whatever the query's checkpoint says.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pgtide.config import Journal as JournalConfig
+from pgtide.config import Pipeline as PipelineConfig
+from pgtide.errors import PgtideError, SinkError
+from pgtide.journal import Consumers, JournalDirectory, JournalReader
+from pgtide.lsn import LSN
+from pgtide.reading.compact import Compacted
+from pgtide.sinks import make_sink
+from pgtide.spark.batches import Selection, load_compacted
+
+_PARALLEL_TABLES = 8
+
+
+class Pipeline:
+    """Runs one configured pipeline on a session."""
+
+    def __init__(self, session: SparkSession, journal: JournalConfig, config: PipelineConfig) -> None:
+        self._session = session
+        self._config = config
+        self._directory = JournalDirectory(journal.path)
+        self._consumers = Consumers(self._directory)
+        self._sink = make_sink(config.sink, config.name)
+        self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, thread_name_prefix=f"apply-{config.name}")
+        self._query: StreamingQuery | None = None
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self.changes = 0
+        self.applied_lsn = LSN(0)
+
+    def start(self) -> None:
+        """Start the query, from where it was."""
+        self._require_history()
+        stream = (
+            self._session.readStream.format("pgtide")
+            .option("journal", str(self._directory.path))
+            .option("compacted", Selection(self._config.tables).dump())
+            .option("maxBytesPerTrigger", str(self._config.max_batch_bytes))
+            .load()
+        )
+        writer = stream.writeStream.queryName(self._config.name).foreachBatch(self._apply_batch)
+        checkpoint = self._directory.pipeline(self._config.name) / "checkpoint"
+        writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
+        self._query = writer.trigger(processingTime=f"{int(self._config.trigger * 1000)} milliseconds").start()
+
+    def poll(self) -> None:
+        """Raise what made the pipeline fail, if it has."""
+        if self._error is not None:
+            raise self._error
+        assert self._query is not None
+        failure = self._query.exception()
+        if failure is not None:
+            raise _named(failure, self._config.name)
+
+    def stop(self) -> None:
+        """End the query; a batch under way is abandoned and will run again."""
+        if self._query is not None:
+            self._query.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _require_history(self) -> None:
+        """A pipeline that has never run needs the journal from its beginning, snapshots and all."""
+        known = self._consumers.load(self._config.name)
+        if known is not None:
+            self.applied_lsn, self.changes = known.applied_lsn, known.changes
+            return
+        start = JournalReader(self._directory).start_lsn()
+        self._consumers.save(self._config.name, start)
+
+    def _apply_batch(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._apply(frame.toArrow())
+        except PgtideError as error:
+            self._error = error
+            raise
+
+    def _apply(self, rows: pa.Table) -> None:
+        upto = LSN(0)
+        tables: dict[str, list[tuple[int, Compacted]]] = defaultdict(list)
+        for row in rows.to_pylist():
+            upto = LSN.parse(row["upto"])
+            if row["table"] is not None:
+                compacted = load_compacted(row["header"], row["upserts"], row["deleted"])
+                tables[row["table"]].append((row["step"], compacted))
+        if not upto:
+            return
+        waiting = [self._pool.submit(self._apply_table, steps, upto) for steps in tables.values()]
+        for each in waiting:
+            each.result()
+        self._note(upto, [compacted for steps in tables.values() for _, compacted in steps])
+        self._sink.maintain()
+
+    def _apply_table(self, steps: list[tuple[int, Compacted]], upto: LSN) -> None:
+        steps.sort(key=lambda step: step[0])
+        for number, (step, compacted) in enumerate(steps):
+            self._sink.apply(compacted, upto, step=step, last=number == len(steps) - 1)
+
+    def _note(self, upto: LSN, compacted: list[Compacted]) -> None:
+        self.changes += sum(each.changes for each in compacted)
+        self.applied_lsn = upto
+        newest = max((each.newest_commit_at_us for each in compacted), default=0)
+        self._consumers.save(self._config.name, upto, commit_at_us=newest, changes=self.changes)
+
+
+def wait_until_applied(pipeline: Pipeline, lsn: LSN, timeout_seconds: float) -> bool:
+    """Wait until the pipeline has applied everything up to `lsn`."""
+    deadline = time.monotonic() + timeout_seconds
+    while pipeline.applied_lsn < lsn:
+        pipeline.poll()
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _named(failure: StreamingQueryException | Any, name: str) -> PgtideError:
+    """Spark wraps what a task raised in its own text; find our error in it."""
+    text = str(failure)
+    lines = [line for line in text.splitlines() if "pgtide.errors." in line]
+    message = lines[-1].split("pgtide.errors.")[-1] if lines else text.splitlines()[0]
+    return SinkError(f"pipeline {name!r} failed", detail=message, hint="nothing was lost: mend the cause, run again")

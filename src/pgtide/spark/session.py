@@ -1,0 +1,83 @@
+"""A Spark session that starts quietly and anywhere.
+
+Java is the machine's own or the bundled one. Spark's log goes to standard error from level ERROR on, so nothing
+stands between the command and its first line. Whatever a user puts under `spark:` wins.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pgtide.embedded.java import java_environment
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n
+# A stopped pipeline interrupts its tasks; that is not news.
+logger.streaming.name = org.apache.spark.sql.execution.streaming
+logger.streaming.level = off
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.wsce.name = org.apache.spark.sql.execution.datasources.v2
+logger.wsce.level = off
+logger.python.name = org.apache.spark.sql.execution.python.streaming
+logger.python.level = off
+"""
+
+_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.app.name": "pgtide",
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Batches are small and many: two partitions beat two hundred.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.catalogImplementation": "in-memory",
+    # A pipeline's state is the journal and the sink; the query's own history is of no use.
+    "spark.sql.streaming.minBatchesToRetain": "5",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.task.maxFailures": "1",
+}
+
+
+def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process, started if there is none yet."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    os.environ.update(java_environment())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Arrow and numpy bring thread pools of their own; a task is one thread.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    directory = Path(tempfile.mkdtemp(prefix="pgtide-spark-"))
+    (directory / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+    os.environ["SPARK_CONF_DIR"] = str(directory)
+    builder = SparkSession.builder
+    warehouse = {"spark.sql.warehouse.dir": str(directory / "warehouse"), "spark.local.dir": str(directory)}
+    for key, value in {**_DEFAULTS, **warehouse, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    from pgtide.spark.source import PgtideSource
+
+    session.dataSource.register(PgtideSource)
+    return session

@@ -1,0 +1,276 @@
+"""The first copy of tables: a Spark job whose tasks copy chunks.
+
+What has been done is what the journal says (snapshot/events): on every start a barrier is written and awaited, so that
+all earlier watermarks have come by, and the copy goes on with the chunks that are missing. A table whose storage was
+rewritten is begun again. A table that took several chunks ends with a repair chunk: rows can move from a page not yet
+read to one already read, and then no chunk has their values that lie unchanged in TOAST.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pgtide.config import Config
+from pgtide.errors import SnapshotError
+from pgtide.journal import JournalDirectory
+from pgtide.journal.layout import read_json, write_json
+from pgtide.lsn import LSN, ZERO
+from pgtide.postgres.catalog import SourceTable, read_tables, source_identity
+from pgtide.postgres.connection import Connection, connect
+from pgtide.postgres.control import emit, require_tables_copyable, select_tables
+from pgtide.reading.changes import Changes
+from pgtide.reading.plan import ChunkRead, JournalView, TableRange
+from pgtide.reading.read import read_changes
+from pgtide.snapshot.chunks import plan_chunks
+from pgtide.snapshot.copy import REPAIR_CHUNK, ChunkTask, TableRewritten, copy_chunk
+from pgtide.snapshot.events import Barrier, ChunkCopied, PageRange, SnapshotDone, SnapshotStarted, dump_event
+
+_RESTARTS = 5
+
+
+@dataclass
+class TableProgress:
+    """How far a table's copy is."""
+
+    table: str
+    oid: int
+    started: SnapshotStarted | None = None
+    chunks: dict[int, ChunkCopied] = field(default_factory=dict)
+    done: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks.values())
+
+    @property
+    def estimated_rows(self) -> int:
+        return self.started.estimated_rows if self.started else 0
+
+    @property
+    def missing(self) -> list[int]:
+        planned = len(self.started.chunks) if self.started else 0
+        return [chunk for chunk in range(planned) if chunk not in self.chunks]
+
+
+def read_progress(directory: JournalDirectory, view: JournalView | None = None) -> dict[int, TableProgress]:
+    """Every table's progress, from the journal and from what was kept of segments that retention has removed."""
+    progress = {each.oid: each for each in _kept(directory)}
+    view = view or JournalView(directory)
+    start = view.reader.start_lsn()
+    for placed in view.events(start, view.end()) if start else ():
+        event = placed.event
+        if isinstance(event, SnapshotStarted):
+            progress[event.oid] = TableProgress(event.table, event.oid, event)
+        elif isinstance(event, ChunkCopied) and _current(progress, event):
+            progress[event.oid].chunks[event.chunk] = event
+        elif isinstance(event, SnapshotDone) and _current(progress, event):
+            progress[event.oid].done = True
+    return progress
+
+
+def _current(progress: dict[int, TableProgress], event: ChunkCopied | SnapshotDone) -> bool:
+    """An event of a copy that was begun again does not count."""
+    known = progress.get(event.oid)
+    return known is not None and known.started is not None and known.started.snapshot == event.snapshot
+
+
+def _kept(directory: JournalDirectory) -> Iterable[TableProgress]:
+    document = read_json(directory.path / "snapshots.json") or {}
+    for oid, name in document.get("done", {}).items():
+        yield TableProgress(name, int(oid), done=True)
+
+
+class Snapshot:
+    """Copies every selected table that has not been copied yet."""
+
+    def __init__(self, session: SparkSession, config: Config, stopping: Callable[[], bool] = lambda: False) -> None:
+        self._session = session
+        self._config = config
+        self._stopping = stopping
+        self._directory = JournalDirectory(config.journal.path)
+        self._view = JournalView(self._directory)
+        self.progress: dict[int, TableProgress] = {}
+
+    def run(self) -> None:
+        """Copy what is missing. Returns when every table is done, or when told to stop."""
+        with connect(self._config.source) as connection:
+            self._await(connection)
+            self.progress = read_progress(self._directory, self._view)
+            names = select_tables(connection, self._config.source)
+            require_tables_copyable(connection, names)
+            tables = read_tables(connection, names)
+            self._system_identifier = source_identity(connection).system_identifier
+        pending = [each for each in tables if not self._finished(each.table.oid)]
+        # Small tables first: most of the database is there soon.
+        pending.sort(key=lambda each: each.size_bytes)
+        with ThreadPoolExecutor(self._config.source.snapshot_readers, thread_name_prefix="snapshot") as pool:
+            waiting = {pool.submit(self._copy_table, each) for each in pending}
+            self._drain(waiting)
+
+    def _drain(self, waiting: set[Future[None]]) -> None:
+        while waiting:
+            done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            for each in done:
+                if each.exception() is not None:
+                    for other in waiting:
+                        other.cancel()
+                each.result()
+
+    def _finished(self, oid: int) -> bool:
+        return oid in self.progress and self.progress[oid].done
+
+    def _copy_table(self, source_table: SourceTable) -> None:
+        for _ in range(_RESTARTS):
+            if self._stopping():
+                return
+            try:
+                self._copy_once(source_table)
+                return
+            except TableRewritten:
+                source_table = self._read_again(source_table)
+        raise SnapshotError(
+            f"table {source_table.table.name} is rewritten again and again while it is being copied",
+            hint="run VACUUM FULL, CLUSTER and rewriting ALTER TABLE at another time, then start again",
+        )
+
+    def _copy_once(self, source_table: SourceTable) -> None:
+        progress = self._begin(source_table)
+        self._copy_chunks(source_table, progress, progress.missing)
+        if self._stopping():
+            return
+        assert progress.started is not None
+        if len(progress.started.chunks) > 1:
+            self._repair(source_table, progress)
+        with connect(self._config.source) as connection:
+            done = SnapshotDone(progress.started.snapshot, progress.table, progress.oid, progress.rows)
+            emit(connection, dump_event(done))
+            self._await(connection)
+        progress.done = True
+        self._keep()
+
+    def _begin(self, source_table: SourceTable) -> TableProgress:
+        """The copy that is under way, if its plan still fits, else a new one."""
+        table = source_table.table
+        known = self.progress.get(table.oid)
+        if known is not None and known.started is not None and known.started.filenode == source_table.filenode:
+            return known
+        started = SnapshotStarted(
+            snapshot=uuid.uuid4().hex[:12],
+            table=str(table.name),
+            oid=table.oid,
+            filenode=source_table.filenode,
+            chunks=plan_chunks(
+                source_table.pages,
+                source_table.size_bytes,
+                self._config.source.snapshot_chunk_bytes,
+                keyless=table.keyless,
+            ),
+            estimated_rows=source_table.estimated_rows,
+        )
+        with connect(self._config.source) as connection:
+            emit(connection, dump_event(started))
+        self.progress[table.oid] = TableProgress(str(table.name), table.oid, started)
+        return self.progress[table.oid]
+
+    def _copy_chunks(self, source_table: SourceTable, progress: TableProgress, chunks: Sequence[int]) -> None:
+        assert progress.started is not None
+        for chunk in chunks:
+            if self._stopping():
+                return
+            task = self._task(source_table, progress.started, chunk, progress.started.chunks[chunk])
+            progress.chunks[chunk] = self._run_task(task)
+
+    def _task(
+        self,
+        source_table: SourceTable,
+        started: SnapshotStarted,
+        chunk: int,
+        pages: PageRange,
+        keys: dict[str, list[str]] | None = None,
+    ) -> ChunkTask:
+        return ChunkTask(
+            source=self._config.source,
+            journal=str(self._directory.path.absolute()),
+            system_identifier=self._system_identifier,
+            snapshot=started.snapshot,
+            table=source_table.table,
+            filenode=started.filenode,
+            chunk=chunk,
+            pages=pages,
+            keys=keys,
+        )
+
+    def _run_task(self, task: ChunkTask) -> ChunkCopied:
+        """One chunk as a Spark task, on whatever executor is free."""
+        results = self._session.sparkContext.parallelize([task], 1).map(_copy_in_task).collect()
+        result = results[0]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _repair(self, source_table: SourceTable, progress: TableProgress) -> None:
+        """Select again the rows whose changes, made during the copy, left values unchanged in TOAST."""
+        started = progress.started
+        assert started is not None
+        with connect(self._config.source) as connection:
+            upto = self._await(connection)
+        xmin = min(chunk.visibility.xmin for chunk in progress.chunks.values())
+        keys = self._unchanged_keys(source_table, xmin, upto)
+        if keys is not None:
+            task = self._task(source_table, started, REPAIR_CHUNK, PageRange(0, None), keys)
+            progress.chunks[REPAIR_CHUNK] = self._run_task(task)
+
+    def _unchanged_keys(self, source_table: SourceTable, xmin: int, upto: LSN) -> dict[str, list[str]] | None:
+        table = source_table.table
+        blocks, known = self._view.window(xmin, upto, table.oid)
+        none: tuple[ChunkRead, ...] = ()
+        changes = read_changes(TableRange(table.oid, known, ZERO, upto, blocks, none))
+        rows = [part.take(partial) for part in changes if len(partial := _partial(part))]
+        if not rows:
+            return None
+        return {
+            name: pa.concat_arrays([part.columns[name] for part in rows]).cast(pa.string()).to_pylist()
+            for name in table.key
+        }
+
+    def _read_again(self, source_table: SourceTable) -> SourceTable:
+        with connect(self._config.source) as connection:
+            found = read_tables(connection, [source_table.table.name])
+        if not found:
+            raise SnapshotError(f"table {source_table.table.name} was dropped while it was being copied")
+        return found[0]
+
+    def _await(self, connection: Connection) -> LSN:
+        """Write a barrier and wait until the journal has it: then it has everything that committed before."""
+        lsn = emit(connection, dump_event(Barrier(uuid.uuid4().hex[:12])))
+        while self._view.end() <= lsn and not self._stopping():
+            time.sleep(0.02)
+        return self._view.end()
+
+    def _keep(self) -> None:
+        """Remember which tables are done, for when retention has removed the segments that say so."""
+        done = {str(each.oid): each.table for each in self.progress.values() if each.done}
+        write_json(self._directory.path / "snapshots.json", {"done": done})
+
+
+def _partial(changes: Changes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Rows that leave some column unchanged."""
+    if not changes.unchanged:
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(np.logical_or.reduce(list(changes.unchanged.values())))
+
+
+def _copy_in_task(task: ChunkTask) -> ChunkCopied | Exception:
+    """Errors go back as values: Spark would bury them in its own."""
+    try:
+        return copy_chunk(task)
+    except Exception as error:
+        return error
