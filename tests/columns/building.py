@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from hypothesis import settings
 
 from pgtide.columns import ColumnSlices, decode_column, kernel_for, walk_stream_tuples
 from pgtide.schema import Column, TypeInfo
+
+unhurried = settings(deadline=None)  # how long one example takes is up to the machine
 
 FOREIGN = b"\xfe\xfd\xfc"
 

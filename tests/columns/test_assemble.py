@@ -10,6 +10,7 @@ from pgtide.columns import assemble
 from pgtide.columns.assemble import copied_slices
 from pgtide.columns.gather import Bytes
 from pgtide.errors import UnsupportedValue
+from tests.columns.building import unhurried
 
 BUFFER = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
 slices = st.tuples(st.integers(0, BUFFER.size), st.integers(0, 5)).map(
@@ -25,6 +26,7 @@ def copied(pieces: list[tuple[int, int]], buffer: Bytes) -> list[bytes | None]:
     return array.to_pylist()
 
 
+@unhurried
 @given(st.lists(slices))
 def test_slices_are_copied_in_whatever_order_they_are(pieces: list[tuple[int, int]]) -> None:
     whole = BUFFER.tobytes()

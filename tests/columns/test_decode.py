@@ -104,7 +104,7 @@ def test_an_error_names_the_column_and_the_table_but_not_the_value() -> None:
     assert unsupported.value.hint is not None
     block = block_of([stream_tuple([b"1234567", b"happy", None])])
     slices, _ = walk_stream_tuples(*block, 3)
-    with pytest.raises(ProtocolError, match="column id of public[.]orders"):
+    with pytest.raises(ProtocolError, match=r"column id of public\.orders"):
         decode_columns(block.buffer, slices, TABLE)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pgtide.errors import ProtocolError, UnsupportedValue
 from pgtide.schema import TypeInfo
-from tests.columns.building import Cell, Text, array_bytes, decoded, numeric_bytes, numeric_modifier
+from tests.columns.building import Cell, Text, array_bytes, decoded, numeric_bytes, numeric_modifier, unhurried
 
 TYPES = {90001: TypeInfo(90001, "mood", "e"), 90002: TypeInfo(90002, "_mood", "a", element=90001)}
 INT4, INT8 = struct.pack(">i", 42), struct.pack(">q", 42)
@@ -96,7 +96,7 @@ interesting_bytes = st.sampled_from([0, 1, 2, 0x27, 0x40, 0x7F, 0x80, 0xC0, 0xFF
 
 
 @good_values
-@settings(max_examples=60)
+@settings(unhurried, max_examples=60)
 @given(data=st.data())
 def test_a_value_changed_at_random_is_read_or_refused(type_oid: int, modifier: int, data: Any) -> None:
     good = GOOD[type_oid, modifier]
@@ -110,7 +110,7 @@ def test_a_value_changed_at_random_is_read_or_refused(type_oid: int, modifier: i
 
 
 @good_values
-@settings(max_examples=60)
+@settings(unhurried, max_examples=60)
 @given(st.lists(st.none() | st.binary(max_size=40) | st.binary(max_size=8).map(Text)))
 def test_any_bytes_at_all_are_read_or_refused(type_oid: int, modifier: int, cells: list[Cell]) -> None:
     decoded_or_refused(cells, type_oid, modifier)

@@ -21,6 +21,7 @@ from tests.columns.building import (
     block_of,
     copy_tuple,
     stream_tuple,
+    unhurried,
 )
 
 Walk = Callable[..., tuple[list[ColumnSlices], Any]]
@@ -47,6 +48,7 @@ def cells(block: Block, slices: list[ColumnSlices]) -> list[list[Cell]]:
     return [[cell(column, row) for column in slices] for row in range(block.starts.size)]
 
 
+@unhurried
 @given(stream_rows)
 def test_a_streamed_tuple_gives_back_the_cells_that_were_put_in(rows: list[list[Cell]]) -> None:
     block = block_of([stream_tuple(row) for row in rows])
@@ -55,6 +57,7 @@ def test_a_streamed_tuple_gives_back_the_cells_that_were_put_in(rows: list[list[
     assert after.tolist() == block.ends.tolist()
 
 
+@unhurried
 @given(copy_rows)
 def test_a_copied_tuple_gives_back_the_cells_that_were_put_in(rows: list[list[bytes | None]]) -> None:
     block = block_of([copy_tuple(row) for row in rows])
@@ -63,6 +66,7 @@ def test_a_copied_tuple_gives_back_the_cells_that_were_put_in(rows: list[list[by
     assert after.tolist() == block.ends.tolist()
 
 
+@unhurried
 @given(stream_rows)
 def test_starts_ascend_within_a_column_with_or_without_values(rows: list[list[Cell]]) -> None:
     block = block_of([stream_tuple(row) for row in rows])
@@ -202,6 +206,7 @@ def reference_walk(data: bytes, *, copied: bool) -> tuple[list[Cell], int] | Non
     return row, position
 
 
+@unhurried
 @given(st.data(), st.booleans())
 def test_bytes_changed_at_random_are_read_as_a_plain_reader_reads_them(data: Any, copied: bool) -> None:
     changed = bytearray(COPIED if copied else STREAMED)

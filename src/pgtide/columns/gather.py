@@ -28,14 +28,13 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Valid: TypeAlias = Mask | None
 """Which rows have a value; None when all have."""
 
+# Named as Postgres names them, by the number of bytes: int8 is a bigint.
 INT2 = np.dtype(">i2")
 UINT2 = np.dtype(">u2")
 INT4 = np.dtype(">i4")
 UINT4 = np.dtype(">u4")
 INT8 = np.dtype(">i8")
 UINT8 = np.dtype(">u8")
-FLOAT4 = np.dtype(">f4")
-FLOAT8 = np.dtype(">f8")
 BYTES16 = np.dtype("V16")
 
 _Wire = TypeVar("_Wire", bound=np.generic)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pgtide import frames as tag
-from pgtide.errors import JournalGap
+from pgtide.errors import JournalCorrupt, JournalGap
 from pgtide.frames import Frames, Transaction, transactions
 from pgtide.journal import Block, BlockFlag, BlockKind, BlockRef, JournalDirectory, JournalReader
+from pgtide.journal.files import read_blocks
 from pgtide.lsn import LSN
 from pgtide.pgoutput import Message, parse_message
 from pgtide.schema import Table
@@ -60,12 +61,12 @@ class TableRange:
 
 @dataclass
 class RangePlan:
-    """What lies between two positions."""
+    """What lies between two positions. `known` describes every table that is met on the way."""
 
     after: LSN
     upto: LSN
     tables: dict[int, TableRange] = field(default_factory=dict)
-    names: dict[int, Table] = field(default_factory=dict)
+    known: dict[int, Table] = field(default_factory=dict)
     events: list[PlacedEvent] = field(default_factory=list)
 
 
@@ -124,7 +125,8 @@ class JournalView:
             plan.tables[oid] = TableRange(
                 oid, first.get(oid), after, upto, tuple(blocks.get(oid, ())), tuple(chunks.get(oid, ()))
             )
-        plan.names = in_force
+        copied = {oid: read_chunk_table(reads[-1].path) for oid, reads in chunks.items() if oid not in in_force}
+        plan.known = {**copied, **in_force}
         return plan
 
     def events(self, after: LSN, upto: LSN) -> Iterator[PlacedEvent]:
@@ -209,6 +211,15 @@ def _events_of(block: Block, frames: Frames) -> Iterator[PlacedEvent]:
                 int(placed.xid[index]),
                 int(placed.committed_at_us[index]),
             )
+
+
+def read_chunk_table(path: str) -> Table:
+    """The table that a chunk file says it holds."""
+    for block in read_blocks(path):
+        if block.header.kind == BlockKind.SCHEMA:
+            return Table.from_json(Frames.of(block.frames, block.lengths).payload(0)[1:])
+        break
+    raise JournalCorrupt(f"chunk {path} does not begin with its table")
 
 
 def transaction_before(block: Block) -> Transaction:

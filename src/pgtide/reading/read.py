@@ -24,7 +24,7 @@ from pgtide.lsn import LSN
 from pgtide.reading.changes import READ, TRUNCATE, Array, Changes, concat, empty
 from pgtide.reading.compact import net_rows
 from pgtide.reading.fold import after_last_truncate, fold
-from pgtide.reading.plan import ChunkRead, TableRange, transaction_before
+from pgtide.reading.plan import ChunkRead, TableRange, read_chunk_table, transaction_before
 from pgtide.reading.stream import decode_frames, in_order, row_hashes
 from pgtide.schema import Table
 
@@ -238,18 +238,9 @@ def _at(changes: Changes, planned: ChunkRead) -> Changes:
 
 def read_chunk(path: str) -> Changes:
     """All rows of a chunk file, unplaced."""
-    table: Table | None = None
-    parts = []
-    for block in read_blocks(path):
-        if block.header.kind == BlockKind.SCHEMA:
-            table = Table.from_json(Frames.of(block.frames, block.lengths).payload(0)[1:])
-        elif block.header.kind == BlockKind.ROWS:
-            if table is None:
-                raise JournalCorrupt(f"chunk {path} does not begin with its table")
-            parts.append(_copied_rows(block.frames, block.lengths, table))
-    if table is None:
-        raise JournalCorrupt(f"chunk {path} is empty")
-    return concat(parts, table)
+    table = read_chunk_table(path)
+    blocks = (block for block in read_blocks(path) if block.header.kind == BlockKind.ROWS)
+    return concat([_copied_rows(block.frames, block.lengths, table) for block in blocks], table)
 
 
 def _copied_rows(buffer: NDArray[np.uint8], lengths: NDArray[np.uint32], table: Table) -> Changes:

@@ -197,20 +197,27 @@ def _write_multiset(target: DeltaTable, compacted: Compacted, schema: pa.Schema,
 
 
 def _replace_rows(target: DeltaTable, removed: Array, inserts: pa.Table, commit: CommitProperties) -> None:
-    """Remove each of these rows once, where several may be equal: take out all equal ones, put the rest back."""
+    """Remove each of these rows once, where several may be equal: take out all equal ones, put the rest back.
+
+    In the merge's source a row with `match` takes equal rows out; one without goes in, because null matches nothing.
+    """
     touched = compute.unique(removed)
     found = target.to_pyarrow_dataset().to_table(filter=compute.field(ROW_HASH).isin(touched))
-    again = pa.concat_tables([_surviving(found, removed), inserts.select(found.column_names)])
-    marks = pa.table({ROW_HASH: touched}).cast(pa.schema([found.schema.field(ROW_HASH)]))
-    source = pa.concat_tables([_renamed(again), _renamed(marks)], promote_options="default")
-    match = pa.concat_arrays([pa.nulls(len(again), pa.binary()), touched.cast(pa.binary())])
-    source = source.append_column("match", match)
-    columns = {_quoted(name): f"source.v{index}" for index, name in enumerate(again.column_names)}
+    rows = pa.concat_tables([_surviving(found, removed), inserts.select(found.column_names)])
+    marks = len(touched)
+    source: dict[str, Array] = {
+        f"v{index}": pa.chunked_array([*column.chunks, pa.nulls(marks, column.type)])
+        for index, column in enumerate(rows.columns)
+    }
+    source["match"] = pa.concat_arrays([pa.nulls(len(rows), touched.type), touched])
+    values = {_quoted(name): f"source.v{index}" for index, name in enumerate(rows.column_names)}
     predicate = f"target.{_quoted(ROW_HASH)} = source.match"
     (
-        target.merge(source, predicate, source_alias="source", target_alias="target", commit_properties=commit)
+        target.merge(
+            pa.table(source), predicate, source_alias="source", target_alias="target", commit_properties=commit
+        )
         .when_matched_delete()
-        .when_not_matched_insert(columns, "source.match is null")
+        .when_not_matched_insert(values, "source.match is null")
         .execute()
     )
 
@@ -227,12 +234,6 @@ def _surviving(found: pa.Table, removed: Array) -> pa.Table:
         else:
             kept.append(row)
     return found.take(pa.array(kept, pa.int64()))
-
-
-def _renamed(rows: pa.Table) -> pa.Table:
-    order = [name for name in rows.column_names if name != ROW_HASH]
-    names = [f"v{order.index(name)}" if name != ROW_HASH else "hash" for name in rows.column_names]
-    return rows.rename_columns(names)
 
 
 def _rows(columns: dict[str, Array], schema: pa.Schema) -> pa.Table:

@@ -1,8 +1,8 @@
 """Copying one chunk: from COPY binary into a file of the journal, unread.
 
 The order is what makes it exact. One short REPEATABLE READ transaction takes pg_current_snapshot() and the rows; the
-rows are made durable; then a transactional message puts the chunk's high watermark into the WAL. Whoever reads the watermark
-finds the file complete; all that the chunk could see committed before it.
+rows are made durable; then a transactional message puts the chunk's high watermark into the WAL. Whoever reads the
+watermark finds the file complete; all that the chunk could see committed before it.
 
 Invariant: no lock beyond ACCESS SHARE, and no transaction longer than its chunk.
 """

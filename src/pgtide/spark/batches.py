@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +22,15 @@ from pgtide.reading.plan import TableRange
 from pgtide.reading.read import read_changes
 from pgtide.schema import Table, TableName
 
-COMPACTED_SCHEMA = pa.schema(
-    [
-        pa.field("table", pa.string()),
-        pa.field("step", pa.int32()),
-        pa.field("upto", pa.string()),
-        pa.field("header", pa.string()),
-        pa.field("upserts", pa.binary()),
-        pa.field("deleted", pa.binary()),
-    ]
-)
+_COMPACTED: dict[str, Any] = {
+    "table": pa.string(),
+    "step": pa.int32(),
+    "upto": pa.string(),
+    "header": pa.string(),
+    "upserts": pa.binary(),
+    "deleted": pa.binary(),
+}
+COMPACTED_SCHEMA = pa.schema(_COMPACTED)
 
 _MOVED = "_moved_from_"
 _IS_MOVED = "_moved"
@@ -72,7 +72,12 @@ def split_tasks(ranges: Sequence[TableRange], small_bytes: int = 4 * 1024 * 1024
 
 
 def compacted_batches(ranges: Sequence[TableRange], upto: LSN) -> Iterator[pa.RecordBatch]:
-    """Read and fold tables; one row for each version of each table that changed."""
+    """Read and fold tables; one row for each version of each table that changed.
+
+    Without any table there is one row that has only the position: the pipeline has come that far.
+    """
+    if not ranges:
+        yield pa.RecordBatch.from_pylist([{"upto": str(upto)}], schema=COMPACTED_SCHEMA)
     for planned in ranges:
         for step, changes in enumerate(read_changes(planned)):
             yield _row(compact(changes), step, upto)

@@ -1,12 +1,13 @@
 """A pipeline: one streaming query from the journal to a sink.
 
 Spark keeps the offsets and runs the tasks that read and fold; each batch comes back to the driver once and its tables
-are applied side by side. What is applied is decided by the sink's own record of its position, so a batch that runs again
-after a kill changes nothing, whatever the query's checkpoint says.
+are applied side by side. What is applied is decided by the sink's own record of its position, so a batch that runs
+again after a kill changes nothing, whatever the query's checkpoint says.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import defaultdict
@@ -28,6 +29,8 @@ from pgtide.sinks import make_sink
 from pgtide.spark.batches import Selection, load_compacted
 
 _PARALLEL_TABLES = 8
+# The last line of a Python traceback.
+_RAISED = re.compile(r"[A-Za-z_.]+(Error|Exception)\b")
 
 
 class Pipeline:
@@ -132,8 +135,9 @@ def wait_until_applied(pipeline: Pipeline, lsn: LSN, timeout_seconds: float) -> 
 
 
 def _named(failure: StreamingQueryException | Any, name: str) -> PgtideError:
-    """Spark wraps what a task raised in its own text; find our error in it."""
-    text = str(failure)
-    lines = [line for line in text.splitlines() if "pgtide.errors." in line]
-    message = lines[-1].split("pgtide.errors.")[-1] if lines else text.splitlines()[0]
-    return SinkError(f"pipeline {name!r} failed", detail=message, hint="nothing was lost: mend the cause, run again")
+    """Spark wraps what a task or the source raised in texts of its own; find the error in it."""
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
+    ours = [line.split("pgtide.errors.", 1)[1] for line in lines if line.startswith("pgtide.errors.")]
+    raised = [line for line in lines if _RAISED.match(line)]
+    detail = ours[-1] if ours else raised[-1] if raised else lines[0]
+    return SinkError(f"pipeline {name!r} failed", detail=detail, hint="nothing is lost: mend the cause and run again")

@@ -24,16 +24,19 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = spark: %p %c{1}: %m%n
-# A stopped pipeline interrupts its tasks; that is not news.
+# The shell's own logger has the root's level, or Spark would announce that it changes it.
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+# A stopped pipeline interrupts its tasks, and a failed one is reported by pgtide: neither is Spark's to tell.
 logger.streaming.name = org.apache.spark.sql.execution.streaming
 logger.streaming.level = off
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
-logger.wsce.name = org.apache.spark.sql.execution.datasources.v2
-logger.wsce.level = off
-logger.python.name = org.apache.spark.sql.execution.python.streaming
+logger.sources.name = org.apache.spark.sql.execution.datasources.v2
+logger.sources.level = off
+logger.python.name = org.apache.spark.sql.execution.python
 logger.python.level = off
 """
 
@@ -45,7 +48,6 @@ _DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     # Batches are small and many: two partitions beat two hundred.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",

@@ -251,7 +251,7 @@ class Snapshot:
     def _await(self, connection: Connection) -> LSN:
         """Write a barrier and wait until the journal has it: then it has everything that committed before."""
         lsn = emit(connection, dump_event(Barrier(uuid.uuid4().hex[:12])))
-        while self._view.end() <= lsn and not self._stopping():
+        while self._view.end() < lsn and not self._stopping():
             time.sleep(0.02)
         return self._view.end()
 

@@ -134,10 +134,10 @@ class _Reading:
         selection = self._options.compacted
         plan = view.plan(after, upto)
         if selection is not None:
-            chosen = [each for oid, each in plan.tables.items() if selection.selects(plan.names[oid].name)]
-            return [_RangePartition(ranges, upto) for ranges in split_tasks(chosen)]
+            chosen = [each for oid, each in plan.tables.items() if selection.selects(plan.known[oid].name)]
+            return [_RangePartition(ranges, upto) for ranges in split_tasks(chosen) or [[]]]
         wanted = self._options.table
-        return [_RangePartition([each], upto) for oid, each in plan.tables.items() if plan.names[oid].name == wanted]
+        return [_RangePartition([each], upto) for oid, each in plan.tables.items() if plan.known[oid].name == wanted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _RangePartition)
@@ -252,13 +252,13 @@ def _pick(texts: list[str], which: Any) -> Array:
 
 def _find_table(view: JournalView, name: TableName) -> Table:
     """The newest description of a table that the journal has."""
-    names = view.plan(view.reader.start_lsn(), view.end()).names.values()
-    for table in names:
+    known = view.plan(view.reader.start_lsn(), view.end()).known.values()
+    for table in known:
         if table.name == name:
             return table
     raise ConfigError(
         f"the journal has no table {name}",
-        detail=f"it has {', '.join(sorted(str(table.name) for table in names)) or 'none yet'}",
+        detail=f"it has {', '.join(sorted(str(table.name) for table in known)) or 'none yet'}",
         hint="a table is known from its first change or from its snapshot on",
     )
 

@@ -18,6 +18,7 @@ from tests.columns.building import (
     numeric_bytes,
     numeric_modifier,
     sized,
+    unhurried,
 )
 
 INT4_ARRAY, TEXT_ARRAY, NUMERIC_ARRAY = 1007, 1009, 1231
@@ -34,6 +35,7 @@ def int4(value: int | None) -> bytes | None:
     return None if value is None else struct.pack(">i", value)
 
 
+@unhurried
 @given(st.lists(st.none() | st.lists(st.none() | st.integers(-(2**31), 2**31 - 1))))
 def test_arrays_of_integers_are_lists_of_the_same(values: list[list[int | None] | None]) -> None:
     cells = [None if value is None else array_bytes([int4(each) for each in value]) for value in values]
@@ -42,6 +44,7 @@ def test_arrays_of_integers_are_lists_of_the_same(values: list[list[int | None] 
     assert array.to_pylist() == values
 
 
+@unhurried
 @given(st.lists(st.none() | st.lists(st.none() | st.text(st.characters(codec="utf-8"))), max_size=80))
 def test_arrays_of_text_are_lists_of_the_same(values: list[list[str | None] | None]) -> None:
     def element(value: str | None) -> bytes | None:

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtide.errors import UnsupportedValue
-from tests.columns.building import Text, decoded
+from tests.columns.building import Text, decoded, unhurried
 
 
+@unhurried
 @given(st.lists(st.none() | st.binary()))
 def test_bytes_are_given_back_as_they_were(values: list[bytes | None]) -> None:
     array = decoded(values, 17)

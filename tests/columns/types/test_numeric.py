@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgtide.columns.types.numeric import precision_and_scale
 from pgtide.errors import ProtocolError, UnsupportedValue
-from tests.columns.building import Cell, Text, decoded, numeric_bytes, numeric_modifier, numeric_parts
+from tests.columns.building import Cell, Text, decoded, numeric_bytes, numeric_modifier, numeric_parts, unhurried
 
 NUMERIC = 1700
 EXACT = Context(prec=400)
@@ -37,6 +37,7 @@ def columns(draw: st.DrawFn) -> tuple[int, int, list[str | None]]:
     return precision, scale, [None if value is None else printed(value, scale) for value in values]
 
 
+@unhurried
 @given(columns())
 def test_every_value_of_a_declared_numeric_is_exact(column: tuple[int, int, list[str | None]]) -> None:
     precision, scale, values = column
@@ -130,6 +131,7 @@ def test_values_of_usual_size_are_printed_together() -> None:
     assert decoded(cells, NUMERIC).to_pylist() == usual
 
 
+@unhurried
 @given(st.lists(st.tuples(st.integers(-(10**45), 10**45), st.integers(0, 45)) | st.none()))
 def test_any_numeric_is_printed_with_its_display_scale(values: list[tuple[int, int] | None]) -> None:
     expected = [None if value is None else printed(*value) for value in values]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtide.errors import ProtocolError, UnsupportedValue
-from tests.columns.building import Text, decoded
+from tests.columns.building import Text, decoded, unhurried
 
 DATE, TIME, TIMESTAMP, TIMESTAMPTZ = 1082, 1083, 1114, 1184
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
@@ -26,6 +26,7 @@ def microseconds(value: datetime) -> bytes:
     return struct.pack(">q", (value - datetime(2000, 1, 1, tzinfo=value.tzinfo)) // MICROSECOND)
 
 
+@unhurried
 @given(st.lists(st.none() | st.dates()))
 def test_dates_are_the_same_days(values: list[date | None]) -> None:
     array = decoded([None if value is None else days(value) for value in values], DATE)
@@ -33,6 +34,7 @@ def test_dates_are_the_same_days(values: list[date | None]) -> None:
     assert array.to_pylist() == values
 
 
+@unhurried
 @given(st.lists(st.none() | st.datetimes()))
 def test_timestamps_are_the_same_instants(values: list[datetime | None]) -> None:
     array = decoded([None if value is None else microseconds(value) for value in values], TIMESTAMP)
@@ -40,6 +42,7 @@ def test_timestamps_are_the_same_instants(values: list[datetime | None]) -> None
     assert array.to_pylist() == values
 
 
+@unhurried
 @given(st.lists(st.none() | st.datetimes(timezones=st.just(UTC))))
 def test_timestamps_with_a_zone_are_the_same_instants_in_utc(values: list[datetime | None]) -> None:
     array = decoded([None if value is None else microseconds(value) for value in values], TIMESTAMPTZ)
@@ -81,6 +84,7 @@ def test_what_lies_where_a_null_is_does_not_matter() -> None:
     assert decoded([days(date(1970, 1, 1)), None], DATE).to_pylist() == [date(1970, 1, 1), None]
 
 
+@unhurried
 @given(st.lists(st.none() | st.times()))
 def test_times_are_printed_without_zeros_at_the_end_of_the_fraction(values: list[time | None]) -> None:
     def wire(value: time) -> bytes:

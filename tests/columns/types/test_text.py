@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from pgtide.errors import UnsupportedValue
 from pgtide.schema import TypeInfo
-from tests.columns.building import UNCHANGED, Cell, Text, decoded
+from tests.columns.building import UNCHANGED, Cell, Text, decoded, unhurried
 
 TEXT_OIDS = [19, 25, 114, 142, 1042, 1043]
 
 
+@unhurried
 @given(st.lists(st.none() | st.text(st.characters(codec="utf-8"))))
 def test_text_is_given_back_as_it_was(values: list[str | None]) -> None:
     cells = [None if value is None else value.encode() for value in values]

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtide.errors import ProtocolError
-from tests.columns.building import Text, decoded
+from tests.columns.building import Text, decoded, unhurried
 
 
+@unhurried
 @given(st.lists(st.none() | st.uuids()))
 def test_uuids_are_printed_in_lower_case_with_dashes(values: list[uuid.UUID | None]) -> None:
     array = decoded([None if value is None else value.bytes for value in values], 2950)

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pgtide.columns.assemble import memory_of, offsets_of, validity
 from pgtide.columns.gather import INT4, Bytes, Positions, Valid, gather
 from pgtide.columns.kernel import Kernel, malformed, no_room
+from pgtide.errors import ProtocolError
 
 _DIMENSIONS_MAX = 6  # MAXDIM of Postgres
 _EMPTY_BYTES = 12
@@ -92,7 +93,7 @@ def _read_headers(type_name: str, buffer: Bytes, start: Positions, length: Posit
     count = gather(buffer, start + _COUNT_AT, INT4, np.int64) * one
     room = length - np.where(one, _HEADER_BYTES, _EMPTY_BYTES) - _LENGTH_BYTES * count
     if ((count < 0) | (room < 0) | ((count == 0) & (room > 0))).any():
-        raise malformed(type_name, "its length is not that of its elements")
+        raise _unlike_its_elements(type_name)
     if (gather(buffer, start + _LOWER_BOUND_AT, INT4, np.int64) != 1)[one].any():
         raise no_room(type_name, "an array whose lower bound is not 1 is no list")
     return _Arrays(type_name, buffer, start, start + length, count)
@@ -133,15 +134,16 @@ def _walked(arrays: _Arrays) -> _Elements:
     for row, at, first, final in zip(rows, position, target, last, strict=True):
         _walk_one(arrays, int(at), int(arrays.end[row]), start[first : final + 1], length[first : final + 1])
     null = length < 0
-    return _Elements(start, np.where(null, 0, length), ~null) if null.any() else _Elements(start, length, None)
+    return _Elements(start, np.maximum(length, 0), ~null if null.any() else None)
 
 
 def _walk_one(arrays: _Arrays, position: int, end: int, start: Positions, length: Positions) -> None:
     """Walk the elements of one array, into the parts of `start` and `length` that are its own."""
+    data = arrays.buffer.data
     for index in range(start.size):
         if position + _LENGTH_BYTES > end:
             raise _unlike_its_elements(arrays.type_name)
-        (size,) = _LENGTH.unpack_from(arrays.buffer.data, position)
+        (size,) = _LENGTH.unpack_from(data, position)
         position += _LENGTH_BYTES
         start[index], length[index] = position, size
         position += max(size, 0)
@@ -151,7 +153,7 @@ def _walk_one(arrays: _Arrays, position: int, end: int, start: Positions, length
         raise _unlike_its_elements(arrays.type_name)
 
 
-def _unlike_its_elements(type_name: str) -> Exception:
+def _unlike_its_elements(type_name: str) -> ProtocolError:
     return malformed(type_name, "its length is not that of its elements")
 
 

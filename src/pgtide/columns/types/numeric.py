@@ -15,7 +15,7 @@ import pyarrow as pa
 from pgtide.columns.kernel import Kernel
 from pgtide.columns.types import numeric_decimal, numeric_text, text
 
-# "Implementation limits" of Arrow's decimal128: 38 digits fit into 127 bits.
+# Arrow's decimal128 has room for 38 digits: they fit into 127 bits.
 _PRECISION_MAX = 38
 
 

@@ -88,9 +88,10 @@ class Numerics:
     def digits_of(self, row: int) -> list[int]:
         """All digits of one value, the first one first."""
         first, count = int(self.first_digit[row]), int(self.digit_count[row])
-        digits = self.buffer[first : first + _DIGIT_BYTES * count].view(UINT2)
-        self._require_digits(digits)
-        return [int(digit) for digit in digits]
+        wire = self.buffer[first : first + _DIGIT_BYTES * count].view(UINT2)
+        self._require_digits(wire)
+        digits: list[int] = wire.tolist()
+        return digits
 
     def select(self, rows: Mask) -> Numerics:
         """Those of the given rows."""
