@@ -11,15 +11,23 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pgtide.errors import ConfigError
-from pgtide.schema import TableName
+from pgtide.schema import TableName, selected_by
 
 DEFAULT_PATH = Path("pgtide.yaml")
 # Postgres's own rule for slot names; publications and pipelines follow it too, so that names can go anywhere.
@@ -56,6 +64,8 @@ def _resolve_secret(value: Any) -> Any:
                 return Path(path).read_text(encoding="utf-8").strip()
             except OSError as error:
                 raise ValueError(f"cannot read {path}: {error.strerror}") from error
+            except UnicodeDecodeError:
+                raise ValueError(f"cannot read {path}: it is not text") from None
     raise ValueError("write a text, {env: NAME} or {file: PATH}")
 
 
@@ -73,8 +83,8 @@ class Source(_Section):
 
     dsn: Secret = Field(description="libpq connection string or URI; also `{env: NAME}` or `{file: PATH}`")
     password: Secret | None = Field(None, description="password, if it is not in the DSN, .pgpass or a service file")
-    slot: SlotName = Field("", validate_default=False, description="replication slot; default `pgtide_<database>`")
-    publication: SlotName = Field("", validate_default=False, description="publication; default `pgtide_<database>`")
+    slot: SlotName = Field("", description="replication slot; empty: `pgtide_<database>`")
+    publication: SlotName = Field("", description="publication; empty: `pgtide_<database>`")
     tables: tuple[str, ...] = Field(("*.*",), description="globs over `schema.table`; a leading `!` excludes")
     snapshot_chunk_bytes: int = Field(
         64 * 1024 * 1024, ge=8192, description="size of one piece of a table's first copy, in bytes on disk"
@@ -82,19 +92,23 @@ class Source(_Section):
     snapshot_readers: int = Field(2, ge=1, le=64, description="connections that copy tables at the same time")
 
     def selects(self, table: TableName) -> bool:
-        """True if the globs choose this table: the last one that matches decides."""
-        selected = False
-        for glob in self.tables:
-            if fnmatchcase(str(table), glob.removeprefix("!")):
-                selected = not glob.startswith("!")
-        return selected
+        return selected_by(self.tables, table)
 
 
 class Journal(_Section):
     """Where changes are kept, and for how long."""
 
     url: str = Field("./journal", description="a local directory")
-    retention: Duration = Field(86400.0, description="how long changes are kept once every pipeline has applied them")
+    retention: Duration = Field(
+        "24h", validate_default=True, description="how long changes are kept once every pipeline has applied them"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _local(cls, url: str) -> str:
+        if "://" in url.removeprefix("file://"):
+            raise ValueError("the journal must be a local directory: write a path")
+        return url
 
     @property
     def path(self) -> Path:
@@ -104,30 +118,31 @@ class Journal(_Section):
 class DeltaSink(_Section):
     """A Delta table at `<path>/<schema>/<table>` for each source table."""
 
-    type: Literal["delta"]
+    type: Literal["delta"] = Field(description="`delta`")
     path: str = Field(description="directory of the lake")
     vacuum_after: Duration = Field(
-        3600.0, description="how long files that a newer version has replaced are kept for readers of older versions"
+        "1h",
+        validate_default=True,
+        ge=3600,
+        description="how long replaced files are kept for readers of older versions, in whole hours",
     )
 
 
 class Pipeline(_Section):
     """Tables, and the sink that gets them."""
 
-    name: SlotName
-    sink: DeltaSink
+    name: SlotName = Field(description="lowercase letters, digits and underscores")
+    sink: DeltaSink = Field(description="where the tables go; see below")
     tables: tuple[str, ...] = Field(("*.*",), description="globs over the source's tables, as in source.tables")
-    trigger: Duration = Field(0.0, description="least time between two batches; `0s` starts the next at once")
+    trigger: Duration = Field(
+        "0s", validate_default=True, description="least time between two batches; `0s` starts the next at once"
+    )
     max_batch_bytes: int = Field(
         128 * 1024 * 1024, ge=1024, description="about how much of the journal one batch takes at most"
     )
 
     def selects(self, table: TableName) -> bool:
-        selected = False
-        for glob in self.tables:
-            if fnmatchcase(str(table), glob.removeprefix("!")):
-                selected = not glob.startswith("!")
-        return selected
+        return selected_by(self.tables, table)
 
 
 class Config(_Section):
@@ -164,6 +179,16 @@ def load_config(path: Path | None = None, *, dsn: str | None = None, environ: Ma
     return _with_default_names(config)
 
 
+def load_journal_config(path: Path | None = None) -> Journal:
+    """The journal's section alone, for commands that do not need a source."""
+    document = _read_yaml(path)
+    section = document.get("journal", {}) if isinstance(document, dict) else {}
+    try:
+        return Journal.model_validate(section)
+    except ValidationError as error:
+        raise _config_error(error, path or DEFAULT_PATH) from None
+
+
 def _read_yaml(path: Path | None) -> Any:
     if path is None and not DEFAULT_PATH.exists():
         return {}
@@ -177,7 +202,8 @@ def _read_yaml(path: Path | None) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or "it is not YAML"
+        # What the parser quotes may be a secret: an unquoted password with a * in front is an alias to it.
+        problem = re.sub(r"'.*'", "…", getattr(error, "problem", None) or "it is not YAML")
         raise ConfigError(f"cannot read {path}", detail=f"{place}{problem}") from None
     return {} if document is None else document
 
@@ -193,10 +219,8 @@ def _dsn_from_environment(environ: Mapping[str, str]) -> str | None:
 
 
 def _with_default_names(config: Config) -> Config:
-    """Fill in slot and publication, `pgtide_<database>`."""
+    """Fill in slot and publication, `pgtide_<database>`. Refuses a dsn that is none, whatever is filled in."""
     source = config.source
-    if source.slot and source.publication:
-        return config
     default = f"pgtide_{_slot_safe(_database_name(source.dsn.get_secret_value()))}"[:63]
     source = source.model_copy(update={"slot": source.slot or default, "publication": source.publication or default})
     return config.model_copy(update={"source": source})

@@ -8,8 +8,9 @@ describes. It knows nothing of Arrow, Spark or of how to ask Postgres.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 
@@ -27,6 +28,18 @@ class TableName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+
+def selected_by(globs: Sequence[str], table: TableName) -> bool:
+    """True if the globs choose this table: the last one that matches decides, `!` excludes.
+
+    A list that begins with an exclusion begins with every table.
+    """
+    selected = bool(globs) and globs[0].startswith("!")
+    for glob in globs:
+        if fnmatchcase(str(table), glob.removeprefix("!")):
+            selected = not glob.startswith("!")
+    return selected
 
 
 @dataclass(frozen=True)

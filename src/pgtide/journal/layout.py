@@ -167,7 +167,7 @@ def journal_writes(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise JournalFull(
                 f"no room to write the journal at {path}",
                 detail=os.strerror(error.errno),

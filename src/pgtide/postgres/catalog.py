@@ -6,9 +6,11 @@ Invariant: names are compared as the catalog stores them, never as text that was
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
+
+from psycopg import sql
 
 from pgtide.pgoutput import Relation
 from pgtide.postgres.connection import Connection
@@ -125,6 +127,19 @@ def one(connection: Connection, statement: str, parameters: Sequence[Any] = ()) 
     row = connection.execute(statement, parameters).fetchone()
     assert row is not None
     return tuple(row)
+
+
+def with_estimate(connection: Connection, source_table: SourceTable) -> SourceTable:
+    """A table that was never analysed has no row count; then the planner guesses from its pages.
+
+    Needs the right to read the table.
+    """
+    if source_table.estimated_rows or not source_table.pages:
+        return source_table
+    query = sql.SQL("explain (format json) select from only {}").format(sql.Identifier(*source_table.table.name))
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return replace(source_table, estimated_rows=int(row[0][0]["Plan"]["Plan Rows"]))
 
 
 def _source_table(row: tuple[Any, ...], types: dict[int, TypeInfo]) -> SourceTable:

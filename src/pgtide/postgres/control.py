@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg import sql
 
@@ -104,8 +104,7 @@ def select_tables(connection: Connection, source: Source) -> list[TableName]:
 
 
 def create_control_schema(connection: Connection) -> list[str]:
-    found = connection.execute("select from pg_namespace where nspname = %s", [CONTROL_SCHEMA]).fetchone()
-    if found:
+    if _exists(connection, "select 1 from pg_namespace where nspname = %s", CONTROL_SCHEMA):
         return []
     connection.execute(sql.SQL("create schema {}").format(sql.Identifier(CONTROL_SCHEMA)))
     connection.execute(
@@ -198,10 +197,10 @@ def destroy(connection: Connection, source: Source) -> list[str]:
                 )
             connection.execute("select pg_drop_replication_slot(%s)", [source.slot])
             done.append(f"dropped replication slot {source.slot}")
-        if connection.execute("select from pg_publication where pubname = %s", [source.publication]).fetchone():
+        if _exists(connection, "select 1 from pg_publication where pubname = %s", source.publication):
             connection.execute(sql.SQL("drop publication {}").format(sql.Identifier(source.publication)))
             done.append(f"dropped publication {source.publication}")
-        if connection.execute("select from pg_namespace where nspname = %s", [CONTROL_SCHEMA]).fetchone():
+        if _exists(connection, "select 1 from pg_namespace where nspname = %s", CONTROL_SCHEMA):
             connection.execute(sql.SQL("drop schema {} cascade").format(sql.Identifier(CONTROL_SCHEMA)))
             done.append(f"dropped schema {CONTROL_SCHEMA}")
     return done
@@ -234,6 +233,10 @@ def require_tables_copyable(connection: Connection, names: Sequence[TableName]) 
 
 def _names(tables: Sequence[TableName]) -> sql.Composable:
     return sql.SQL(", ").join(sql.Identifier(table.schema, table.name) for table in tables)
+
+
+def _exists(connection: Connection, query: LiteralString, name: str) -> bool:
+    return connection.execute(query, [name]).fetchone() is not None
 
 
 def _lsn(text: str | None) -> LSN | None:

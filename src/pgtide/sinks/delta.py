@@ -9,6 +9,7 @@ A table without a key has one column more, a digest of the whole row: it is how 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ class DeltaSink(Sink):
 
     def __init__(self, config: DeltaConfig, pipeline: str) -> None:
         self._root = Path(config.path)
-        self._vacuum_hours = config.vacuum_after / 3600
+        self._vacuum_hours = math.ceil(config.vacuum_after / 3600)
         self._application = f"pgtide:{pipeline}"
         self._tables: dict[TableName, DeltaTable] = {}
         self._maintained_at = time.monotonic()
@@ -84,8 +85,7 @@ class DeltaSink(Sink):
         for target in self._tables.values():
             if len(target.file_uris()) > _FILES_BEFORE_COMPACTION:
                 target.optimize.compact()
-            hours = max(int(self._vacuum_hours), 0)
-            target.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+            target.vacuum(retention_hours=self._vacuum_hours, dry_run=False, enforce_retention_duration=False)
 
     def _open(self, name: TableName) -> DeltaTable | None:
         if name in self._tables:

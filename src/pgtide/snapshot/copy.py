@@ -9,8 +9,9 @@ Invariant: no lock beyond ACCESS SHARE, and no transaction longer than its chunk
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from psycopg import IsolationLevel, sql
@@ -51,10 +52,12 @@ class ChunkTask:
     chunk: int
     pages: PageRange
     keys: dict[str, list[str]] | None = None
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
 
     @property
     def path(self) -> str:
-        return f"chunks/{self.snapshot}/{self.table.oid}-{self.chunk}.chunk"
+        """Relative to the journal. Each attempt has a name of its own: what a watermark refers to never changes."""
+        return f"chunks/{self.snapshot}/{self.table.oid}-{self.chunk}-{self.attempt}.chunk"
 
 
 def copy_chunk(task: ChunkTask) -> ChunkCopied:

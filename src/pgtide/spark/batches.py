@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from pgtide.reading.changes import Array
 from pgtide.reading.compact import Compacted, Upserts, compact
 from pgtide.reading.plan import TableRange
 from pgtide.reading.read import read_changes
-from pgtide.schema import Table, TableName
+from pgtide.schema import Table, TableName, selected_by
 
 _COMPACTED: dict[str, Any] = {
     "table": pa.string(),
@@ -39,7 +38,7 @@ _UNCHANGED = "_unchanged_"
 
 @dataclass(frozen=True)
 class Selection:
-    """The tables of a pipeline: globs, the last that matches decides."""
+    """The tables of a pipeline, in a form that a source option can carry."""
 
     globs: tuple[str, ...]
 
@@ -51,11 +50,7 @@ class Selection:
         return cls(tuple(json.loads(text)))
 
     def selects(self, name: TableName) -> bool:
-        selected = False
-        for glob in self.globs:
-            if fnmatchcase(str(name), glob.removeprefix("!")):
-                selected = not glob.startswith("!")
-        return selected
+        return selected_by(self.globs, name)
 
 
 def split_tasks(ranges: Sequence[TableRange], small_bytes: int = 4 * 1024 * 1024) -> list[list[TableRange]]:

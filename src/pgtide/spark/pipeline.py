@@ -46,6 +46,7 @@ class Pipeline:
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
+        self.name = config.name
         self.changes = 0
         self.applied_lsn = LSN(0)
 
@@ -87,6 +88,7 @@ class Pipeline:
             return
         start = JournalReader(self._directory).start_lsn()
         self._consumers.save(self._config.name, start)
+        self.applied_lsn = start
 
     def _apply_batch(self, frame: DataFrame, batch_id: int) -> None:
         try:

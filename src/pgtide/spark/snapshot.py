@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -21,71 +20,19 @@ from pyspark.sql import SparkSession
 from pgtide.config import Config
 from pgtide.errors import SnapshotError
 from pgtide.journal import JournalDirectory
-from pgtide.journal.layout import read_json, write_json
 from pgtide.lsn import LSN, ZERO
-from pgtide.postgres.catalog import SourceTable, read_tables, source_identity
+from pgtide.postgres.catalog import SourceTable, read_tables, source_identity, with_estimate
 from pgtide.postgres.connection import Connection, connect
 from pgtide.postgres.control import emit, require_tables_copyable, select_tables
 from pgtide.reading.changes import Changes
 from pgtide.reading.plan import ChunkRead, JournalView, TableRange
+from pgtide.reading.progress import TableProgress, keep_progress, read_progress
 from pgtide.reading.read import read_changes
 from pgtide.snapshot.chunks import plan_chunks
 from pgtide.snapshot.copy import REPAIR_CHUNK, ChunkTask, TableRewritten, copy_chunk
 from pgtide.snapshot.events import Barrier, ChunkCopied, PageRange, SnapshotDone, SnapshotStarted, dump_event
 
 _RESTARTS = 5
-
-
-@dataclass
-class TableProgress:
-    """How far a table's copy is."""
-
-    table: str
-    oid: int
-    started: SnapshotStarted | None = None
-    chunks: dict[int, ChunkCopied] = field(default_factory=dict)
-    done: bool = False
-
-    @property
-    def rows(self) -> int:
-        return sum(chunk.rows for chunk in self.chunks.values())
-
-    @property
-    def estimated_rows(self) -> int:
-        return self.started.estimated_rows if self.started else 0
-
-    @property
-    def missing(self) -> list[int]:
-        planned = len(self.started.chunks) if self.started else 0
-        return [chunk for chunk in range(planned) if chunk not in self.chunks]
-
-
-def read_progress(directory: JournalDirectory, view: JournalView | None = None) -> dict[int, TableProgress]:
-    """Every table's progress, from the journal and from what was kept of segments that retention has removed."""
-    progress = {each.oid: each for each in _kept(directory)}
-    view = view or JournalView(directory)
-    start = view.reader.start_lsn()
-    for placed in view.events(start, view.end()) if start else ():
-        event = placed.event
-        if isinstance(event, SnapshotStarted):
-            progress[event.oid] = TableProgress(event.table, event.oid, event)
-        elif isinstance(event, ChunkCopied) and _current(progress, event):
-            progress[event.oid].chunks[event.chunk] = event
-        elif isinstance(event, SnapshotDone) and _current(progress, event):
-            progress[event.oid].done = True
-    return progress
-
-
-def _current(progress: dict[int, TableProgress], event: ChunkCopied | SnapshotDone) -> bool:
-    """An event of a copy that was begun again does not count."""
-    known = progress.get(event.oid)
-    return known is not None and known.started is not None and known.started.snapshot == event.snapshot
-
-
-def _kept(directory: JournalDirectory) -> Iterable[TableProgress]:
-    document = read_json(directory.path / "snapshots.json") or {}
-    for oid, name in document.get("done", {}).items():
-        yield TableProgress(name, int(oid), done=True)
 
 
 class Snapshot:
@@ -106,7 +53,7 @@ class Snapshot:
             self.progress = read_progress(self._directory, self._view)
             names = select_tables(connection, self._config.source)
             require_tables_copyable(connection, names)
-            tables = read_tables(connection, names)
+            tables = [with_estimate(connection, each) for each in read_tables(connection, names)]
             self._system_identifier = source_identity(connection).system_identifier
         pending = [each for each in tables if not self._finished(each.table.oid)]
         # Small tables first: most of the database is there soon.
@@ -154,7 +101,7 @@ class Snapshot:
             emit(connection, dump_event(done))
             self._await(connection)
         progress.done = True
-        self._keep()
+        keep_progress(self._directory, self.progress.values())
 
     def _begin(self, source_table: SourceTable) -> TableProgress:
         """The copy that is under way, if its plan still fits, else a new one."""
@@ -254,11 +201,6 @@ class Snapshot:
         while self._view.end() < lsn and not self._stopping():
             time.sleep(0.02)
         return self._view.end()
-
-    def _keep(self) -> None:
-        """Remember which tables are done, for when retention has removed the segments that say so."""
-        done = {str(each.oid): each.table for each in self.progress.values() if each.done}
-        write_json(self._directory.path / "snapshots.json", {"done": done})
 
 
 def _partial(changes: Changes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
