@@ -109,6 +109,11 @@ def gather(buffer: NDArray[np.uint8], positions: NDArray[np.int64], dtype: str) 
     return view[positions]
 
 
+def message_prefix(slot: str) -> str:
+    """Marks pgtide's logical messages for one slot: every slot of a database gets the messages of all."""
+    return f"pgtide:{slot}"
+
+
 def table_description(document: str) -> bytes:
     """A frame that describes a table."""
     return b"w" + bytes(ENVELOPE_SIZE - 1) + bytes([TABLE_DESCRIPTION]) + document.encode()

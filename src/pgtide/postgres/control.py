@@ -17,12 +17,12 @@ from psycopg import sql
 
 from pgtide.config import Source
 from pgtide.errors import PreflightError, SlotError, SourceError
+from pgtide.frames import message_prefix
 from pgtide.lsn import LSN
 from pgtide.postgres.catalog import list_tables, one, read_tables
 from pgtide.postgres.connection import Connection, source_errors
 from pgtide.schema import TableName
 
-MESSAGE_PREFIX = "pgtide"
 PLUGIN = "pgoutput"
 CONTROL_SCHEMA = "pgtide"
 
@@ -206,10 +206,10 @@ def destroy(connection: Connection, source: Source) -> list[str]:
     return done
 
 
-def emit(connection: Connection, event: dict[str, Any]) -> LSN:
-    """Put an event of pgtide's into the WAL, in a transaction of its own; gives an LSN inside it."""
+def emit(connection: Connection, slot: str, event: dict[str, Any]) -> LSN:
+    """Put an event into the WAL, in a transaction of its own, for readers of `slot`; gives an LSN inside it."""
     content = json.dumps(event, separators=(",", ":"))
-    row = one(connection, "select pg_logical_emit_message(true, %s, %s)::text", [MESSAGE_PREFIX, content])
+    row = one(connection, "select pg_logical_emit_message(true, %s, %s)::text", [message_prefix(slot), content])
     return LSN.parse(row[0])
 
 

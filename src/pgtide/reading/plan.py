@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 
 from pgtide import frames as tag
 from pgtide.errors import JournalCorrupt, JournalGap
-from pgtide.frames import Frames, Transaction, transactions
+from pgtide.frames import Frames, Transaction, message_prefix, transactions
 from pgtide.journal import Block, BlockFlag, BlockKind, BlockRef, JournalDirectory, JournalReader
 from pgtide.journal.files import read_blocks
 from pgtide.lsn import LSN
 from pgtide.pgoutput import Message, parse_message
 from pgtide.schema import Table
 from pgtide.snapshot.events import ChunkCopied, Event, load_event
-
-MESSAGE_PREFIX = "pgtide"
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,7 @@ class JournalView:
         self.directory = directory
         self.reader = JournalReader(directory)
         self._notes: dict[tuple[str, int], _BlockNotes] = {}
+        self._message_prefix: str | None = None
 
     def end(self) -> LSN:
         """The newest whole transaction that is synced."""
@@ -185,25 +184,37 @@ class JournalView:
             return _NOTHING
         key = (ref.path, ref.offset)
         if key not in self._notes:
-            self._notes[key] = _notes_of(ref.read())
+            self._notes[key] = _notes_of(ref.read(), self._prefix())
         return self._notes[key]
+
+    def _prefix(self) -> str:
+        if self._message_prefix is None:
+            identity = self.directory.identity()
+            self._message_prefix = message_prefix(identity.slot) if identity else ""
+        return self._message_prefix
+
+    def forget_before(self, lsn: LSN) -> None:
+        """Let go of what is known of segments that end before `lsn`."""
+        self.reader.forget_before(lsn)
+        oldest = str(self.directory.segment(self.reader.segment_start(lsn)))
+        self._notes = {key: notes for key, notes in self._notes.items() if key[0] >= oldest}
 
 
 _NOTHING = _BlockNotes((), ())
 
 
-def _notes_of(block: Block) -> _BlockNotes:
+def _notes_of(block: Block, prefix: str) -> _BlockNotes:
     frames = Frames.of(block.frames, block.lengths)
     tables = [Table.from_json(frames.payload(index)[1:]) for index in frames.where(tag.TABLE_DESCRIPTION).tolist()]
-    return _BlockNotes(tuple(tables), tuple(_events_of(block, frames)))
+    return _BlockNotes(tuple(tables), tuple(_events_of(block, frames, prefix)))
 
 
-def _events_of(block: Block, frames: Frames) -> Iterator[PlacedEvent]:
+def _events_of(block: Block, frames: Frames, prefix: str) -> Iterator[PlacedEvent]:
     placed = transactions(frames, transaction_before(block))
     for index in frames.where(tag.MESSAGE).tolist():
         message = parse_message(frames.payload(index))
         assert isinstance(message, Message)
-        event = load_event(message.content) if message.transactional and message.prefix == MESSAGE_PREFIX else None
+        event = load_event(message.content) if message.transactional and message.prefix == prefix else None
         if event is not None:
             yield PlacedEvent(
                 event,

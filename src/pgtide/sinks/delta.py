@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.table import TableMerger
 
 from pgtide.columns import arrow_schema
 from pgtide.config import DeltaSink as DeltaConfig
@@ -145,11 +146,23 @@ def _merge(target: DeltaTable, compacted: Compacted, schema: pa.Schema, commit: 
     inserts = {_quoted(name): f"source.v{index}" for index, name in enumerate(names)}
     matched = " and ".join(f"target.{_quoted(name)} = source.v{names.index(name)}" for name in table.key)
     (
-        target.merge(pa.table(source), matched, source_alias="source", target_alias="target", commit_properties=commit)
+        _merger(target, pa.table(source), matched, commit)
         .when_matched_delete("source.gone")
         .when_matched_update(updates, "not source.gone")
         .when_not_matched_insert(inserts, "not source.gone")
         .execute()
+    )
+
+
+def _merger(target: DeltaTable, source: pa.Table, predicate: str, commit: CommitProperties) -> TableMerger:
+    """A merge whose source is at hand as a whole, so that its keys can tell which files need not be read."""
+    return target.merge(
+        source,
+        predicate,
+        source_alias="source",
+        target_alias="target",
+        streamed_exec=False,
+        commit_properties=commit,
     )
 
 
@@ -214,7 +227,12 @@ def _replace_rows(target: DeltaTable, removed: Array, inserts: pa.Table, commit:
     predicate = f"target.{_quoted(ROW_HASH)} = source.match"
     (
         target.merge(
-            pa.table(source), predicate, source_alias="source", target_alias="target", commit_properties=commit
+            pa.table(source),
+            predicate,
+            source_alias="source",
+            target_alias="target",
+            commit_properties=commit,
+            streamed_exec=False,
         )
         .when_matched_delete()
         .when_not_matched_insert(values, "source.match is null")

@@ -84,7 +84,7 @@ def copy_chunk(task: ChunkTask) -> ChunkCopied:
             visible=visible,
             standby=standby,
         )
-        emit(connection, dump_event(copied))
+        emit(connection, task.source.slot, dump_event(copied))
     return copied
 
 

@@ -6,15 +6,19 @@ stands between the command and its first line. Whatever a user puts under `spark
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 
 from pgtide.embedded.java import java_environment
+from pgtide.spark.source import PgtideSource
 
 _LOG4J = """\
 rootLogger.level = error
@@ -71,7 +75,7 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Arrow and numpy bring thread pools of their own; a task is one thread.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    directory = Path(tempfile.mkdtemp(prefix="pgtide-spark-"))
+    directory = _scratch_directory()
     (directory / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
     os.environ["SPARK_CONF_DIR"] = str(directory)
     builder = SparkSession.builder
@@ -79,7 +83,18 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     for key, value in {**_DEFAULTS, **warehouse, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    from pgtide.spark.source import PgtideSource
-
     session.dataSource.register(PgtideSource)
     return session
+
+
+def _scratch_directory() -> Path:
+    """A directory for this process, removed when it ends; what killed processes left is removed as well."""
+    base = Path(tempfile.gettempdir()) / f"pgtide-spark-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    for each in base.iterdir():
+        if each.name.isdigit() and not psutil.pid_exists(int(each.name)):
+            shutil.rmtree(each, ignore_errors=True)
+    directory = base / str(os.getpid())
+    directory.mkdir(mode=0o700, exist_ok=True)
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory

@@ -98,7 +98,7 @@ class Snapshot:
             self._repair(source_table, progress)
         with connect(self._config.source) as connection:
             done = SnapshotDone(progress.started.snapshot, progress.table, progress.oid, progress.rows)
-            emit(connection, dump_event(done))
+            emit(connection, self._config.source.slot, dump_event(done))
             self._await(connection)
         progress.done = True
         keep_progress(self._directory, self.progress.values())
@@ -123,7 +123,7 @@ class Snapshot:
             estimated_rows=source_table.estimated_rows,
         )
         with connect(self._config.source) as connection:
-            emit(connection, dump_event(started))
+            emit(connection, self._config.source.slot, dump_event(started))
         self.progress[table.oid] = TableProgress(str(table.name), table.oid, started)
         return self.progress[table.oid]
 
@@ -197,7 +197,7 @@ class Snapshot:
 
     def _await(self, connection: Connection) -> LSN:
         """Write a barrier and wait until the journal has it: then it has everything that committed before."""
-        lsn = emit(connection, dump_event(Barrier(uuid.uuid4().hex[:12])))
+        lsn = emit(connection, self._config.source.slot, dump_event(Barrier(uuid.uuid4().hex[:12])))
         while self._view.end() < lsn and not self._stopping():
             time.sleep(0.02)
         return self._view.end()

@@ -196,7 +196,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         if upto <= after:
             return []
         view = self._journal()
-        view.reader.forget_before(after)
+        view.forget_before(after)
         return self._plan(view, after, upto)
 
     def _journal(self) -> JournalView:
