@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One number: what was measured, under which conditions, and in which unit."""
+    """One number: what was measured, under which conditions, and in which unit. `runs` are the single measurements, if
+    the number was made from several."""
 
     bench: str
     scenario: str
     measure: str
     value: float
     unit: str = ""
+    runs: tuple[float, ...] = ()

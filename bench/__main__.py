@@ -6,38 +6,56 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+from bench import Figure
 
-from bench import Figure, capture, freshness
+if TYPE_CHECKING:
+    from rich.table import Table
 
-BENCHES: dict[str, Callable[[], list[Figure]]] = {
-    "capture": capture.measure,
-    "freshness": freshness.measure,
+# Each module has `measure() -> list[Figure]`. They are imported when their turn comes, and rich when there is something
+# to print: a process that a measurement starts imports this module again, and its memory is one of the figures.
+BENCHES = {
+    "capture": "bench.capture",
+    "freshness": "bench.freshness",
 }
+_WIDTH = 120
 _RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
     arguments = _arguments()
     began = datetime.now(UTC)
-    figures = []
+    figures: list[Figure] = []
     for name in arguments.names or BENCHES:
         started = time.monotonic()
-        Console(stderr=True).print(f"measuring {name} …", style="dim")
-        figures += BENCHES[name]()
-        Console(stderr=True).print(f"  in {time.monotonic() - started:.0f} s", style="dim")
-    Console().print(_table(figures))
+        _say(f"measuring {name} …")
+        figures += import_module(BENCHES[name]).measure()
+        _say(f"  in {time.monotonic() - started:.0f} s")
+    _print(figures)
     path = arguments.json or _RESULTS / f"{began:%Y-%m-%dT%H%M%S}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_document(began, figures), indent=2) + "\n", encoding="utf-8")
-    Console(stderr=True).print(f"written to {path}", style="dim")
+    _say(f"written to {path}")
+
+
+def _say(line: str) -> None:
+    """For people: the table alone goes to standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print(figures: list[Figure]) -> None:
+    from rich.console import Console
+
+    # In a file or a pipe there is no width to keep to.
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(_table(figures))
 
 
 def _arguments() -> argparse.Namespace:
@@ -54,6 +72,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _table(figures: list[Figure]) -> Table:
+    from rich.table import Table
+
     table = Table("bench", "scenario", "measure")
     table.add_column("value", justify="right")
     table.add_column("unit")

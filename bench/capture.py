@@ -4,6 +4,9 @@ pg_recvlogical writes what it receives to /dev/null; capture frames it, checks i
 that. Both read the same WAL with the same options, each time from a new copy of a slot that was made before the load.
 They take turns, and the median of three counts, so that a slow moment of the machine does not favour one.
 
+Capture can be the faster one. The walsender sends every message by itself; pg_recvlogical is woken for nearly each of
+them and each wake-up costs the walsender time, while capture, busy with what it has, finds many at once.
+
 The clock of capture runs from the moment when it streams until the journal has synced the end of the load; that of
 pg_recvlogical covers its whole run, whose start takes a hundredth of a second.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +34,6 @@ from pgtide.journal import JournalDirectory, JournalReader
 from pgtide.lsn import LSN
 from pgtide.postgres.catalog import one
 from pgtide.postgres.connection import Connection
-from pgtide.postgres.control import emit
 
 _RUNS = 3
 _POLL_SECONDS = 0.01
@@ -67,7 +69,7 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        return f"{self.rows:,} inserts, {self.rows_per_transaction:,} a transaction"
+        return f"{self.rows:,} inserts by {self.rows_per_transaction:,}"
 
 
 _SCENARIOS = (Scenario(1_000_000, 100_000), Scenario(500_000, 20), Scenario(100_000, 1))
@@ -101,17 +103,21 @@ def _measure(server: EmbeddedPostgres, connection: Connection, scenario: Scenari
                 received.append(_receive(server, "received", end))
             with _copied_slot(connection, "captured"):
                 captured.append(_capture(server, "captured", end))
+    return _figures(scenario, received, captured)
+
+
+def _figures(scenario: Scenario, received: list[float], captured: list[_Run]) -> list[Figure]:
     limit = median(received)
     seconds = median(run.seconds for run in captured)
 
-    def figure(measure: str, value: float, unit: str = "") -> Figure:
-        return Figure("capture", scenario.name, measure, value, unit)
+    def figure(measure: str, value: float, unit: str = "", runs: Iterable[float] = ()) -> Figure:
+        return Figure("capture", scenario.name, measure, value, unit, tuple(runs))
 
     return [
-        figure("pg_recvlogical to /dev/null", limit, "s"),
-        figure("capture into a synced journal", seconds, "s"),
-        figure("capture", scenario.rows / seconds, "changes/s"),
-        figure("pg_recvlogical / capture (1 = as fast)", limit / seconds),
+        figure("pg_recvlogical to /dev/null", limit, "s", received),
+        figure("capture into a synced journal", seconds, "s", [run.seconds for run in captured]),
+        figure("capture into a synced journal", scenario.rows / seconds, "changes/s"),
+        figure("pg_recvlogical / capture, 1 = as fast", limit / seconds),
         figure("CPU of the capture process", median(run.cpu_seconds for run in captured), "s"),
         figure("peak RSS of the capture process", max(run.rss_bytes for run in captured) / 2**20, "MiB"),
     ]
@@ -123,10 +129,10 @@ def _load(connection: Connection, scenario: Scenario, first: int) -> LSN:
     connection.execute("set synchronous_commit = off")
     connection.execute("call fill(%s, %s, %s)", [first, scenario.rows, scenario.rows_per_transaction])
     connection.execute("reset synchronous_commit")
-    end = emit(connection, {"bench": "end"})
+    (end,) = one(connection, "select pg_logical_emit_message(true, 'bench', 'end')::text")
     # Something after the end, or pg_recvlogical would learn only from the next keepalive that it is past it.
-    emit(connection, {"bench": "past the end"})
-    return end
+    connection.execute("select pg_logical_emit_message(true, 'bench', 'past the end')")
+    return LSN.parse(end)
 
 
 def _receive(server: EmbeddedPostgres, slot: str, end: LSN) -> float:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import pickle
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,4 +87,4 @@ def test_waiting_times_double_up_to_a_limit():
     seen = [next(delays) for _ in range(12)]
     assert 0.08 <= seen[0] <= 0.12
     assert all(0.8 * 5 <= each <= 1.2 * 5 for each in seen[7:])
-    assert all(later > earlier for earlier, later in zip(seen[:5], seen[1:6], strict=True))
+    assert all(later > earlier for earlier, later in pairwise(seen[:6]))

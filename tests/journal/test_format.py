@@ -52,7 +52,7 @@ def test_a_block_comes_back(header, directory, frames):
     assert block.lengths.tolist() == [len(frame) for frame in frames]
     assert block.frames.tobytes() == b"".join(frames)
     assert dict(zip(block.keys.tolist(), block.directory["frames"].tolist(), strict=True)) == directory
-    assert unpack_directory(block.directory.tobytes()) == directory
+    assert unpack_directory(block.header, block.directory.tobytes(), "here") == directory
 
 
 def test_every_flipped_bit_of_a_block_is_noticed():

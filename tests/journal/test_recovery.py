@@ -9,7 +9,7 @@ import pytest
 
 from pgtide.errors import JournalCorrupt, JournalError
 from pgtide.journal import JournalDirectory, JournalReader
-from pgtide.journal.format import SEGMENT_HEADER_SIZE
+from pgtide.journal.format import HEAD_SIZE, SEGMENT_HEADER_SIZE
 from pgtide.journal.recovery import recover
 from tests.journal.blocks import (
     IDENTITY,
@@ -114,7 +114,7 @@ def test_a_flipped_bit_before_the_head_is_never_cut_away(tmp_path):
     shutil.copytree(original, path)
     segment = segments(path)[-1]
     whole = segment.read_bytes()
-    preamble = SEGMENT_HEADER_SIZE + next(JournalReader(JournalDirectory(path)).walk(end_of(1))).header.size
+    preamble = SEGMENT_HEADER_SIZE + next(JournalReader(JournalDirectory(path)).walk(end_of(0))).header.size
     for position in range(size):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << position % 8
@@ -239,7 +239,7 @@ def test_a_newest_segment_cut_before_the_head_is_noticed_on_open(tmp_path):
         shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("head", [None, b"", b"torn", bytes(72)], ids=["missing", "empty", "torn", "zeros"])
+@pytest.mark.parametrize("head", [None, b"", b"torn", bytes(HEAD_SIZE)], ids=["missing", "empty", "torn", "zeros"])
 def test_a_lost_head_is_found_again_from_the_segments(tmp_path, head):
     path = tmp_path / "journal"
     write_journal(path, [transaction(1), transaction(2)])

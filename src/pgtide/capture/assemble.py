@@ -4,7 +4,10 @@ Frames come in commit order, transaction after transaction. A block holds whole 
 transaction that is larger than a block: so the journal can always be cut between transactions. No column is
 decoded here; what a block header says is read off the frames with numpy.
 
-Invariant: `blocks` gives every frame exactly once and in order; a transaction that the journal already has is
+Logical messages that are not transactional belong to no transaction: they come when they are decoded, perhaps again
+after a restart, and have no position. Anybody may write them, pgtide does not; they are left out.
+
+Invariant: `blocks` gives every other frame exactly once and in order; a transaction that the journal already has is
 refused, never written twice.
 """
 
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 
 from pgtide.errors import ProtocolError
 from pgtide.frames import (
+    BEGIN,
     COMMIT,
     COUNTED,
     MESSAGE,
@@ -61,15 +65,15 @@ class Assembler:
         return bool(self._held) or bool(self._open.commit_lsn)
 
     def preamble(self) -> Sequence[bytes]:
-        """Descriptions of every table that this session's frames may refer to."""
+        """Descriptions of the tables that this session has announced, as they are before the block given last."""
         return list(self._tables.values())
 
     def blocks(self, received: list[Frame]) -> Iterator[tuple[BlockHeader, bytes]]:
         """Blocks for what was received; the frames of an unfinished small transaction are held back."""
         pending = [*self._held, *received]
         frames = _view(pending)
-        if RELATION in frames.tags:
-            pending = self._with_descriptions(pending, frames)
+        if MESSAGE in frames.tags or RELATION in frames.tags:
+            pending = self._with_descriptions(*_without_loose_messages(pending, frames))
             frames = _view(pending)
         commits = frames.where(COMMIT)
         whole = int(commits[-1]) + 1 if len(commits) else 0
@@ -77,7 +81,7 @@ class Assembler:
             yield from self._whole(frames, commits, whole)
         rest = len(frames.buffer) - (int(frames.starts[whole]) if whole < len(pending) else len(frames.buffer))
         if rest > BLOCK_SIZE_BYTES:
-            yield self._block(frames, whole, len(pending))
+            yield from self._give(frames, whole, len(pending))
             whole = len(pending)
         self._held = [bytes(frame) for frame in pending[whole:]]
 
@@ -86,18 +90,25 @@ class Assembler:
         start = 0
         if self._open.commit_lsn:
             start = int(commits[0]) + 1
-            yield self._block(frames, 0, start)
+            yield from self._give(frames, 0, start)
         if start < end:
-            yield self._block(frames, start, end)
+            yield from self._give(frames, start, end)
 
-    def _block(self, frames: Frames, start: int, end: int) -> tuple[BlockHeader, bytes]:
+    def _give(self, frames: Frames, start: int, end: int) -> Iterator[tuple[BlockHeader, bytes]]:
+        """One block. A new segment may begin with it, so the preamble learns of its tables only afterwards."""
         part = _slice(frames, start, end)
+        yield self._block(part)
+        relations = part.where(RELATION)
+        for index, oid in zip(relations.tolist(), part.field(relations, 0, ">u4").tolist(), strict=True):
+            self._tables[oid] = part.buffer[part.starts[index + 1] : part.ends[index + 1]].tobytes()
+
+    def _block(self, part: Frames) -> tuple[BlockHeader, bytes]:
         before = self._open
         columns = transactions(part, before)
         ends_whole = part.tags[-1] == COMMIT
         continues = bool(before.commit_lsn)
         first = before if continues else _transaction_at(columns, 0)
-        self._require_new(first, columns.commit_lsn)
+        self._require_new(first, columns.commit_lsn[part.where(BEGIN)])
         if ends_whole:
             self._last_commit_lsn = LSN(int(columns.commit_lsn[-1]))
             self._restart_lsn = LSN(int(part.field(np.array([len(part.tags) - 1]), 9, ">i8")[0]))
@@ -120,8 +131,8 @@ class Assembler:
         lengths = (part.ends - part.starts).astype(np.uint32)
         return header, pack_block(header, _directory(part), lengths, part.buffer.tobytes())
 
-    def _require_new(self, first: Transaction, commit_lsns: NDArray[np.uint64]) -> None:
-        if first.commit_lsn <= self._last_commit_lsn or bool((np.diff(commit_lsns.astype(np.int64)) < 0).any()):
+    def _require_new(self, first: Transaction, begun: NDArray[np.uint64]) -> None:
+        if first.commit_lsn <= self._last_commit_lsn or bool((np.diff(begun.astype(np.int64)) <= 0).any()):
             raise ProtocolError(
                 "the source sent a transaction that the journal already has",
                 detail=f"commit {LSN(first.commit_lsn)} after {self._last_commit_lsn}",
@@ -160,9 +171,17 @@ class Assembler:
     def _description(self, payload: bytes) -> bytes:
         relation = parse_message(payload)
         assert isinstance(relation, Relation)
-        frame = table_description(self._describe(relation).to_json())
-        self._tables[relation.relation_oid] = frame
-        return frame
+        return table_description(self._describe(relation).to_json())
+
+
+def _without_loose_messages(pending: list[Frame], frames: Frames) -> tuple[list[Frame], Frames]:
+    """Leave out messages that are not transactional: their first byte after the tag says so."""
+    messages = frames.where(MESSAGE)
+    loose = set(messages[frames.field(messages, 0, ">u1") == 0].tolist())
+    if not loose:
+        return pending, frames
+    kept = [frame for index, frame in enumerate(pending) if index not in loose]
+    return kept, _view(kept)
 
 
 def _view(frames: Sequence[Frame]) -> Frames:

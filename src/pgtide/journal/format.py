@@ -6,6 +6,9 @@
 docs/journal-format.md is the byte table of what this module packs and unpacks. Nothing here does I/O
 and nothing here knows Postgres: a frame is bytes, a directory counts frames by a 32-bit key.
 
+A block has two checksums: one of its header and directory, which a reader checks when it decides whether the block
+concerns it at all, and one of everything.
+
 Invariant: whatever is unpacked has passed its checksum, or JournalCorrupt was raised.
 """
 
@@ -119,6 +122,7 @@ class BlockHeader:
     frame_count: int = 0
     directory_size: int = 0
     checksum: int = 0
+    head_checksum: int = 0
 
     @property
     def size(self) -> int:
@@ -147,7 +151,7 @@ class BlockHeader:
             self.commit_lsn,
             self.ordinal,
             self.xid,
-            0,
+            self.head_checksum,
             self.committed_at_us,
             self.last_commit_lsn,
             self.restart_lsn,
@@ -157,7 +161,7 @@ class BlockHeader:
 
     @classmethod
     def unpack(cls, data: bytes, where: str) -> BlockHeader:
-        """Read a header. Its checksum covers the payload too: `verify_block` checks both."""
+        """Read a header. It is not to be trusted before `unpack_directory` or `unpack_block` has checked it."""
         if len(data) < BLOCK_HEADER_SIZE:
             raise JournalCorrupt(f"block header at {where} is cut short")
         fields = _BLOCK.unpack(data[:BLOCK_HEADER_SIZE])
@@ -174,6 +178,7 @@ class BlockHeader:
             commit_lsn=LSN(fields[8]),
             ordinal=fields[9],
             xid=fields[10],
+            head_checksum=fields[11],
             committed_at_us=fields[12],
             last_commit_lsn=LSN(fields[13]),
             restart_lsn=LSN(fields[14]),
@@ -209,7 +214,9 @@ def pack_block(
         frame_count=len(lengths),
         directory_size=len(directory),
         checksum=0,
+        head_checksum=0,
     )
+    header = replace(header, head_checksum=zlib.crc32(entries, zlib.crc32(header.pack())))
     checksum = zlib.crc32(frames, zlib.crc32(sizes, zlib.crc32(entries, zlib.crc32(header.pack()))))
     return b"".join((replace(header, checksum=checksum).pack(), entries, sizes, frames))
 
@@ -230,9 +237,12 @@ def unpack_block(data: bytes | memoryview, where: str) -> Block:
     return Block(header, directory, lengths, frames)
 
 
-def unpack_directory(data: bytes) -> dict[int, int]:
-    """The directory alone, for a reader that looks for blocks of a table."""
-    entries = np.frombuffer(data, dtype=_DIRECTORY_ENTRY)
+def unpack_directory(header: BlockHeader, entries_data: bytes, where: str) -> dict[int, int]:
+    """The directory alone, for a reader that looks for blocks of a table; verifies the header with it."""
+    blank = replace(header, checksum=0, head_checksum=0).pack()
+    checksum = zlib.crc32(entries_data, zlib.crc32(blank))
+    _require(checksum == header.head_checksum, where, "the checksum of the block's header is wrong")
+    entries = np.frombuffer(entries_data, dtype=_DIRECTORY_ENTRY)
     return dict(zip(entries["key"].tolist(), entries["frames"].tolist(), strict=True))
 
 

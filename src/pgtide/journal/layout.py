@@ -125,6 +125,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise JournalError(
+            f"cannot read {path}",
+            detail=error.strerror,
+            hint="check that journal.url is a directory and that this user may read it",
+        ) from error
     try:
         document = json.loads(text)
     except ValueError as error:

@@ -1,7 +1,8 @@
 """Reading the journal, in any process, while it is being written.
 
 A reader walks block headers from a segment's start, which is cheap, and reads only the blocks it wants. It never
-looks past the head, so everything it sees is synced and every transaction it sees is whole.
+looks past the head, so everything it sees is synced and every transaction it sees is whole. A segment is named by the
+end of the one before it, so a missing one, or a missing end of one, does not go unnoticed.
 
 Invariant: `blocks(after, upto)` gives every block that may hold a transaction with after < commit LSN <= upto, in
 order, or raises JournalGap.
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 from pgtide.errors import JournalCorrupt, JournalGap
 from pgtide.journal.format import (
@@ -46,7 +48,7 @@ class BlockRef:
 
     def read(self) -> Block:
         """Read and verify the block."""
-        with open(self.path, "rb") as file:
+        with _open_segment(Path(self.path)) as file:
             data = os.pread(file.fileno(), self.header.size, self.offset)
         return unpack_block(data, f"{os.path.basename(self.path)}+{self.offset}")
 
@@ -103,11 +105,22 @@ class JournalReader:
     def walk(self, segment_lsn: LSN) -> Iterator[BlockRef]:
         """Every synced block from the start of the named segment on, of every kind."""
         head = self.head()
-        for lsn in self.directory.segment_lsns():
-            if lsn < segment_lsn or lsn > head.segment_lsn:
-                continue
+        end = None
+        for lsn in self._segments_between(segment_lsn, head):
+            if end is not None and end != lsn:
+                raise _hole(self.directory, end, lsn)
             limit = head.offset if lsn == head.segment_lsn else None
-            yield from self._segment(lsn).upto(limit)
+            for ref in self._segment(lsn).upto(limit):
+                end = ref.header.restart_lsn
+                yield ref
+
+    def _segments_between(self, segment_lsn: LSN, head: Head) -> list[LSN]:
+        if segment_lsn > head.segment_lsn or not head.offset:
+            return []
+        lsns = [lsn for lsn in self.directory.segment_lsns() if segment_lsn <= lsn <= head.segment_lsn]
+        if not lsns or lsns[-1] != head.segment_lsn:
+            raise _hole(self.directory, head.segment_lsn, head.restart_lsn)
+        return lsns
 
     def _segment(self, lsn: LSN) -> _SegmentIndex:
         if lsn not in self._index:
@@ -131,17 +144,18 @@ class _SegmentIndex:
         self._offset = 0
 
     def upto(self, limit: int | None) -> Iterator[BlockRef]:
-        self._extend(self._path.stat().st_size if limit is None else limit)
+        self._extend(limit)
         for block in self._blocks:
             if limit is not None and block.offset >= limit:
                 return
             yield block
 
-    def _extend(self, limit: int) -> None:
-        if self._offset >= limit:
+    def _extend(self, limit: int | None) -> None:
+        if limit is not None and self._offset >= limit:
             return
-        with open(self._path, "rb") as file:
+        with _open_segment(self._path) as file:
             descriptor = file.fileno()
+            limit = os.fstat(descriptor).st_size if limit is None else limit
             if self._offset == 0:
                 SegmentHeader.unpack(os.pread(descriptor, SEGMENT_HEADER_SIZE, 0), self._path.name)
                 self._offset = SEGMENT_HEADER_SIZE
@@ -149,14 +163,37 @@ class _SegmentIndex:
                 block = self._read_header(descriptor)
                 self._blocks.append(block)
                 self._offset += block.header.size
+        if self._offset != limit:
+            raise JournalCorrupt(f"journal is damaged at {self._path.name}+{limit}", detail="no block ends here")
 
     def _read_header(self, descriptor: int) -> BlockRef:
         # Directories are short: one read usually brings both.
         data = os.pread(descriptor, BLOCK_HEADER_SIZE + 512, self._offset)
-        header = BlockHeader.unpack(data, f"{self._path.name}+{self._offset}")
+        where = f"{self._path.name}+{self._offset}"
+        header = BlockHeader.unpack(data, where)
         end = BLOCK_HEADER_SIZE + directory_bytes(header)
         if len(data) < end:
             data = os.pread(descriptor, end, self._offset)
         if len(data) < end:
-            raise JournalCorrupt(f"block at {self._path.name}+{self._offset} is cut short")
-        return BlockRef(str(self._path), self._offset, header, unpack_directory(data[BLOCK_HEADER_SIZE:end]))
+            raise JournalCorrupt(f"block at {where} is cut short")
+        directory = unpack_directory(header, data[BLOCK_HEADER_SIZE:end], where)
+        return BlockRef(str(self._path), self._offset, header, directory)
+
+
+def _open_segment(path: Path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise JournalGap(
+            f"segment {path.name} of the journal is no longer there",
+            hint="retention removed it while it was being read: begin again from a newer position",
+        ) from None
+
+
+def _hole(directory: JournalDirectory, end: LSN, start: LSN) -> JournalGap:
+    return JournalGap(
+        f"the journal at {directory.path} has a hole",
+        detail=f"changes between {end} and {start} are missing",
+        hint="a segment was removed or cut: restore it from a copy, or remove the journal and the sink's tables and "
+        "start again with `pgtide init`",
+    )

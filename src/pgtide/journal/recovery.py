@@ -44,7 +44,7 @@ def recover(directory: JournalDirectory, system_identifier: int) -> Recovered:
     """Find the end, cut off what is not whole, and say where to go on. Safe to repeat."""
     promised = read_head(directory)
     lsns = directory.segment_lsns()
-    if lsns and _never_used(directory.segment(lsns[-1])):
+    if lsns and _never_used(directory.segment(lsns[-1]), lsns[-1], promised):
         with journal_writes(directory.path):
             directory.segment(lsns.pop()).unlink()
             sync_directory(directory.segments)
@@ -86,9 +86,17 @@ def _recover_segment(
     return Recovered(head, last.xid_ceiling if last else 0, size - end)
 
 
-def _never_used(path: Path) -> bool:
-    """A segment syncs its header and its name before its first block: without a header it holds nothing."""
-    return path.stat().st_size < SEGMENT_HEADER_SIZE
+def _never_used(path: Path, lsn: LSN, promised: Head | None) -> bool:
+    """A segment syncs its header and its name before its first block: without a header it holds nothing.
+
+    After a power cut a file may have its length and zeros instead of its header; that is taken for a beginning only
+    if the head has not come that far.
+    """
+    if path.stat().st_size < SEGMENT_HEADER_SIZE:
+        return True
+    with open(path, "rb") as file:
+        blank = file.read(SEGMENT_HEADER_SIZE) == bytes(SEGMENT_HEADER_SIZE)
+    return blank and promised is not None and promised.segment_lsn < lsn
 
 
 def _whole_end(data: memoryview, path: Path) -> tuple[int, BlockHeader | None]:

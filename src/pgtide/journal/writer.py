@@ -118,26 +118,32 @@ class JournalWriter:
         return self._file < 0 or self._offset >= self._segment_size_bytes
 
     def _roll(self, header: BlockHeader) -> None:
-        """Begin a new segment. It is named by the first LSN that it may hold."""
+        """Begin a new segment, named by the first LSN that it may hold; if that fails, nothing has changed."""
         start_lsn = self.head.restart_lsn or header.restart_lsn
         if self._file >= 0:
             os.fdatasync(self._file)
-            os.close(self._file)
-            self._file = -1
+        opening = SegmentHeader(self._identity.system_identifier, start_lsn, now_us()).pack() + self._schema(start_lsn)
         path = self.directory.segment(start_lsn)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        self._offset = 0
-        self._write(SegmentHeader(self._identity.system_identifier, start_lsn, now_us()).pack())
-        self._write_preamble(start_lsn)
-        os.fdatasync(self._file)
-        sync_directory(self.directory.segments)
-        self._whole_offset = self._offset
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            _write_at(file, opening, 0)
+            os.fdatasync(file)
+            sync_directory(self.directory.segments)
+        except BaseException:
+            os.close(file)
+            path.unlink()
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = file
+        self._offset = self._whole_offset = len(opening)
         self.head = replace(self.head, segment_lsn=start_lsn)
 
-    def _write_preamble(self, start_lsn: LSN) -> None:
+    def _schema(self, start_lsn: LSN) -> bytes:
+        """The block that every segment begins with."""
         frames = self._preamble()
         header = self._header(BlockKind.SCHEMA, BlockFlag.SCHEMA, start_lsn)
-        self._write(pack_block(header, {}, [len(frame) for frame in frames], b"".join(frames)))
+        return pack_block(header, {}, [len(frame) for frame in frames], b"".join(frames))
 
     def _header(self, kind: BlockKind, flags: BlockFlag, restart_lsn: LSN) -> BlockHeader:
         """The header of a block that holds no transaction."""
@@ -156,18 +162,22 @@ class JournalWriter:
 
     def _write(self, data: bytes) -> None:
         """Write all of `data` at the end; on failure the file is cut back to where it was."""
-        view = memoryview(data)
-        written = 0
         try:
-            while written < len(view):
-                written += os.pwrite(self._file, view[written:], self._offset + written)
+            _write_at(self._file, data, self._offset)
         except OSError:
             os.ftruncate(self._file, self._offset)
             raise
-        self._offset += written
+        self._offset += len(data)
 
     def _write_head(self) -> None:
         os.pwrite(self._head_file, self.head.pack(), 0)
+
+
+def _write_at(file: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    written = 0
+    while written < len(view):
+        written += os.pwrite(file, view[written:], offset + written)
 
 
 def now_us() -> int:

@@ -42,7 +42,10 @@ class _Piece:
 
 
 def read_changes(planned: TableRange) -> list[Changes]:
-    """The range's changes in position order: one element for each run of rows under one table version."""
+    """The range's changes in position order: one element for each run of rows under one table version.
+
+    An empty table that was copied gives one run without rows: it is known now.
+    """
     stream = list(_stream(planned.blocks, planned.oid, planned.table, planned.after, planned.upto))
     chunks = [_merge_chunk(chunk) for chunk in planned.chunks]
     parts = sorted((part for part in [*stream, *chunks] if len(part)), key=lambda part: int(part.commit_lsn[0]))
@@ -50,7 +53,7 @@ def read_changes(planned: TableRange) -> list[Changes]:
     for _, group in groupby(parts, key=lambda part: _shape(part.table)):
         run = list(group)
         runs.append(in_order(concat(run, run[-1].table)))
-    return runs
+    return runs or chunks[:1]
 
 
 def _shape(table: Table) -> tuple[object, ...]:

@@ -189,9 +189,18 @@ def _rows_by_key(
     target: DeltaTable, table: Table, keys: dict[str, Array], columns: Sequence[str]
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
     first = table.key[0]
-    condition = compute.field(first).isin(keys[first].drop_null())
+    condition = _among(first, keys[first].drop_null())
     found = target.to_pyarrow_dataset().to_table(columns=[*table.key, *columns], filter=condition).to_pylist()
     return {tuple(row[name] for name in table.key): row for row in found}
+
+
+def _among(name: str, values: Array) -> Any:
+    """A condition that the column has one of these values.
+
+    Files that a merge has written store text and bytes as Arrow's view types. Arrow cannot compare those files'
+    statistics with plain text or bytes and fails; by way of a cast it does not try.
+    """
+    return compute.field(name).cast(values.type).isin(values)
 
 
 def _key_tuples(columns: Sequence[Array], rows: Any) -> list[tuple[Any, ...]]:
@@ -215,7 +224,7 @@ def _replace_rows(target: DeltaTable, removed: Array, inserts: pa.Table, commit:
     In the merge's source a row with `match` takes equal rows out; one without goes in, because null matches nothing.
     """
     touched = compute.unique(removed)
-    found = target.to_pyarrow_dataset().to_table(filter=compute.field(ROW_HASH).isin(touched))
+    found = target.to_pyarrow_dataset().to_table(filter=_among(ROW_HASH, touched))
     rows = pa.concat_tables([_surviving(found, removed), inserts.select(found.column_names)])
     marks = len(touched)
     source: dict[str, Array] = {
@@ -226,14 +235,7 @@ def _replace_rows(target: DeltaTable, removed: Array, inserts: pa.Table, commit:
     values = {_quoted(name): f"source.v{index}" for index, name in enumerate(rows.column_names)}
     predicate = f"target.{_quoted(ROW_HASH)} = source.match"
     (
-        target.merge(
-            pa.table(source),
-            predicate,
-            source_alias="source",
-            target_alias="target",
-            commit_properties=commit,
-            streamed_exec=False,
-        )
+        _merger(target, pa.table(source), predicate, commit)
         .when_matched_delete()
         .when_not_matched_insert(values, "source.match is null")
         .execute()

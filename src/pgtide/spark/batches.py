@@ -69,10 +69,9 @@ def split_tasks(ranges: Sequence[TableRange], small_bytes: int = 4 * 1024 * 1024
 def compacted_batches(ranges: Sequence[TableRange], upto: LSN) -> Iterator[pa.RecordBatch]:
     """Read and fold tables; one row for each version of each table that changed.
 
-    Without any table there is one row that has only the position: the pipeline has come that far.
+    The first row has only the position: the pipeline comes that far even if no table has changed.
     """
-    if not ranges:
-        yield pa.RecordBatch.from_pylist([{"upto": str(upto)}], schema=COMPACTED_SCHEMA)
+    yield pa.RecordBatch.from_pylist([{"upto": str(upto)}], schema=COMPACTED_SCHEMA)
     for planned in ranges:
         for step, changes in enumerate(read_changes(planned)):
             yield _row(compact(changes), step, upto)

@@ -114,13 +114,22 @@ def render_field(form: Form, array: Array) -> Array:
     text = form.render(array)
     if form.framed:
         size = compute.binary_length(text).cast(TEXT)
-        text = compute.binary_join_element_wise(size, text, pa.scalar(":", TEXT))
-    return compute.fill_null(text, pa.scalar(_NULL, TEXT))
+        text = _joined(size, text, by=":")
+    return compute.fill_null(text, _scalar(_NULL))
 
 
 def join_fields(fields: list[Array]) -> Array:
     """The texts of rows, of their fields."""
-    return compute.binary_join_element_wise(*fields, pa.scalar(",", TEXT))
+    return _joined(*fields, by=",")
+
+
+def _joined(*parts: Array, by: str = "") -> Array:
+    """Texts side by side; null where one of them is."""
+    return compute.binary_join_element_wise(*parts, _scalar(by))
+
+
+def _scalar(text: str | None) -> Any:
+    return pa.scalar(text, TEXT)
 
 
 def _without_domains(oid: int, types: Types) -> SourceType:
@@ -164,7 +173,7 @@ def _render_integer(array: Array) -> Array:
 
 def _render_bool(array: Array) -> Array:
     _require(pa.types.is_boolean(array.type), array)
-    return compute.if_else(array, pa.scalar("t", TEXT), pa.scalar("f", TEXT))
+    return compute.if_else(array, _scalar("t"), _scalar("f"))
 
 
 def _render_float(array: Array, *, arrow_type: pa.DataType, bits: pa.DataType, wire: str) -> Array:
@@ -208,12 +217,11 @@ def _render_decimal(array: Array) -> Array:
     unscaled = array.view(pa.decimal128(38, 0)).cast(TEXT)
     if scale <= 0:
         return unscaled
-    sign = compute.if_else(compute.starts_with(unscaled, "-"), pa.scalar("-", TEXT), pa.scalar("", TEXT))
+    sign = compute.if_else(compute.starts_with(unscaled, "-"), _scalar("-"), _scalar(""))
     digits = compute.utf8_lpad(compute.utf8_ltrim(unscaled, "-"), scale + 1, "0")
     whole = compute.utf8_slice_codeunits(digits, 0, -scale)
     fraction = compute.utf8_slice_codeunits(digits, -scale)
-    nothing = pa.scalar("", TEXT)
-    return compute.binary_join_element_wise(sign, whole, pa.scalar(".", TEXT), fraction, nothing)
+    return _joined(sign, whole, _scalar("."), fraction)
 
 
 def _render_date(array: Array) -> Array:
@@ -231,8 +239,8 @@ def _render_timestamp(array: Array) -> Array:
 
 def _with_infinities(texts: Array, numbers: Array, bounds: Any) -> Array:
     """The documented rule for infinity: it is the largest number of the type, and -infinity the smallest."""
-    texts = compute.if_else(compute.equal(numbers, int(bounds.max)), pa.scalar("Infinity", TEXT), texts)
-    return compute.if_else(compute.equal(numbers, int(bounds.min)), pa.scalar("-Infinity", TEXT), texts)
+    texts = compute.if_else(compute.equal(numbers, int(bounds.max)), _scalar("Infinity"), texts)
+    return compute.if_else(compute.equal(numbers, int(bounds.min)), _scalar("-Infinity"), texts)
 
 
 # A "char" is one byte, kept as Postgres 16 prints it; older servers print the upper half otherwise.
@@ -243,7 +251,7 @@ _SINGLE_BYTE_TEXTS = pa.array([*(f"{byte:02x}" for byte in range(256)), "no such
 def _render_single_byte(array: Array) -> Array:
     texts = _render_text(array)
     places = compute.fill_null(compute.index_in(texts, _SINGLE_BYTES), 256)
-    return compute.if_else(texts.is_valid(), _SINGLE_BYTE_TEXTS.take(places), pa.scalar(None, TEXT))
+    return compute.if_else(texts.is_valid(), _SINGLE_BYTE_TEXTS.take(places), _scalar(None))
 
 
 _PECULIAR = {
@@ -304,7 +312,7 @@ def _render_list(array: Array, *, element: Form) -> Array:
     counts = compute.fill_null(lengths, 0).to_numpy().astype(np.int64)
     offsets = pa.array(np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))))
     fields = pa.LargeListArray.from_arrays(offsets, render_field(element, array.flatten()))
-    elements = compute.binary_join(fields, pa.scalar(",", TEXT))
-    last = compute.binary_join_element_wise("[1:", lengths.cast(TEXT), "]", "")
-    dimensions = compute.if_else(compute.greater(lengths, 0), last, pa.scalar("", TEXT))
-    return compute.binary_join_element_wise(dimensions, "{", elements, "}", "")
+    elements = compute.binary_join(fields, _scalar(","))
+    dimensions = _joined(_scalar("[1:"), lengths.cast(TEXT), _scalar("]"))
+    dimensions = compute.if_else(compute.greater(lengths, 0), dimensions, _scalar(""))
+    return _joined(dimensions, _scalar("{"), elements, _scalar("}"))

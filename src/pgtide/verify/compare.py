@@ -152,11 +152,14 @@ def _out_of_order(highs: _Words, lows: _Words) -> bool:
 
 
 def _states(words: _Words, group: _Counts, groups: int) -> States:
+    rows = np.bincount(group, minlength=groups).astype(np.int64)
     sums = np.zeros((groups, 2), np.uint64)
-    # Sums wrap around, which is as good as any other mixture of digests.
-    np.add.at(sums[:, 0], group, words[:, 2])
-    np.add.at(sums[:, 1], group, words[:, 3])
-    return States(np.bincount(group, minlength=groups).astype(np.int64), sums)
+    if groups == 0 or int(rows.max()) <= 1:
+        sums[group] = words[:, 2:]
+    else:
+        # Sums wrap around, which is as good as any other mixture of digests.
+        np.add.at(sums, group, words[:, 2:])
+    return States(rows, sums)
 
 
 def _differences(keys: Keys, source: States, sink: States) -> Differences:

@@ -11,6 +11,7 @@ The key's text is the key's columns as printed, with commas between them: where 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -128,7 +129,7 @@ class RowForm:
 _ARGUMENTS = 90
 
 
-def _concatenated(fields: list[sql.Composable]) -> sql.Composable:
+def _concatenated(fields: Sequence[sql.Composable]) -> sql.Composable:
     comma = sql.SQL(", ")
     groups = [fields[start : start + _ARGUMENTS] for start in range(0, len(fields), _ARGUMENTS)]
     joined = [sql.SQL("concat_ws(',', {})").format(comma.join(group)) for group in groups]
@@ -138,7 +139,7 @@ def _concatenated(fields: list[sql.Composable]) -> sql.Composable:
 def digests(texts: Array) -> NDArray[np.uint8]:
     """The MD5 digest of each text, one a row."""
     data, offsets = text_memory(texts)
-    view = memoryview(data)
+    view = data.data
     md5 = hashlib.md5
     each = [md5(view[a:b], usedforsecurity=False).digest() for a, b in pairwise(offsets.tolist())]
     return np.frombuffer(b"".join(each), np.uint8).reshape(-1, DIGEST_BYTES)

@@ -1,31 +1,40 @@
 """The sink's side: a Delta table, read with its own library and rendered to the same texts and digests.
 
-Each read opens the table anew: the pipeline goes on writing, and a read shows one version of it. A table that does not
-exist has no rows.
+Each read opens the table anew: the pipeline goes on writing, and a read shows one version of it. The log says which
+files make up that version; they are read whole, and the statistics beside them have no part in it. A table that does
+not exist has no rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow.parquet import ParquetFile
 
+from pgtide.errors import SinkError
 from pgtide.verify.canonical import TEXT, compute
 from pgtide.verify.compare import Keys
 from pgtide.verify.digests import RowForm, digests
-from pgtide.verify.source import KnownKeys
+from pgtide.verify.source import Found, KnownKeys
 from pgtide.verify.spool import Spool
 
-# Few and small, because the rows may be wide: what is read ahead is in memory.
+# Small, because rows may be wide; large enough for Arrow to be at its best.
 _BATCH_ROWS = 32_768
-_BATCHES_AHEAD = 4
-_FILES_AHEAD = 2
 
-# A version's files can be vacuumed away while they are read; the next version has others.
+# The files of a version can be vacuumed away while they are read; the next version has others.
 _ATTEMPTS = 3
 
-Take = Callable[[pa.RecordBatch], None]
+# What a table may ask of its readers without its files meaning anything else than they say.
+_HARMLESS_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+
+Batch = Any
+Result = TypeVar("Result")
 
 
 class SinkReader:
@@ -37,45 +46,77 @@ class SinkReader:
 
     def read_all(self) -> Spool:
         """Every row."""
-        return self._read(lambda batch: batch)
+        return self._steadily(lambda: self._spooled(lambda batch: batch))
 
     def read_keys(self, known: KnownKeys) -> Spool:
         """The rows with these keys."""
         wanted = pa.array(known.texts, TEXT)
 
-        def chosen(batch: pa.RecordBatch) -> pa.RecordBatch:
+        def chosen(batch: Batch) -> Batch:
             return batch.filter(compute.is_in(self._form.key_texts(batch), value_set=wanted))
 
-        return self._read(chosen)
+        return self._steadily(lambda: self._spooled(chosen))
 
-    def resolve(self, keys: Keys) -> dict[bytes, tuple[str, list[str]]]:
+    def resolve(self, keys: Keys) -> Found:
         """For those of these key digests that the sink has, the key's text and its columns as printed."""
         wanted = {key.tobytes() for key in keys}
-        names = self._form.key
-        found: dict[bytes, tuple[str, list[str]]] = {}
+        return self._steadily(lambda: self._found(wanted))
 
-        def note(batch: pa.RecordBatch) -> None:
+    def _spooled(self, choose: Callable[[Batch], Batch]) -> Spool:
+        spool = Spool()
+        try:
+            for batch in self._batches(tuple(self._form.forms)):
+                spool.append(self._form.records(choose(batch)))
+        except BaseException:
+            spool.close()
+            raise
+        return spool
+
+    def _found(self, wanted: set[bytes]) -> Found:
+        names = self._form.key
+        found: Found = {}
+        for batch in self._batches(names):
             texts = self._form.key_texts(batch)
             present = [key.tobytes() for key in digests(texts)]
-            rows = pa.array([row for row, key in enumerate(present) if key in wanted], pa.int64())
-            if not len(rows):
-                return
+            rows = [row for row, key in enumerate(present) if key in wanted]
             columns = [self._form.forms[name].render(batch.column(name).take(rows)).to_pylist() for name in names]
-            for row, text, *printed in zip(rows.to_pylist(), texts.take(rows).to_pylist(), *columns, strict=True):
+            for row, text, *printed in zip(rows, texts.take(rows).to_pylist(), *columns, strict=True):
                 found[present[row]] = (text, printed)
-
-        self._scan(note, list(names))
         return found
 
-    def _read(self, choose: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Spool:
-        for attempt in range(_ATTEMPTS):
-            spool = Spool()
+    def _batches(self, columns: tuple[str, ...]) -> Iterator[Batch]:
+        """The table's rows, as of now, in those of these columns that they have."""
+        for path in self._files():
+            with ParquetFile(path) as file:
+                present = [name for name in columns if name in file.schema_arrow.names]
+                yield from file.iter_batches(_BATCH_ROWS, columns=present)
+
+    def _files(self) -> list[Path]:
+        """The files of the newest version. pgtide's tables have no partitions, so all lie in the table's directory."""
+        if not DeltaTable.is_deltatable(str(self._path)):
+            return []
+        table = DeltaTable(str(self._path))
+        needed = set(table.protocol().reader_features or ()) - _HARMLESS_FEATURES
+        if needed:
+            raise SinkError(
+                f"Delta table {self._path} uses features that verification does not know",
+                detail=", ".join(sorted(needed)),
+                hint="pgtide must be the only writer of its tables",
+            )
+        return [self._path / unquote(PurePosixPath(uri).name) for uri in table.file_uris()]
+
+    def _steadily(self, read: Callable[[], Result]) -> Result:
+        """Read, again if the files went away under the reading; what cannot be read is named."""
+        for left in reversed(range(_ATTEMPTS)):
             try:
-                self._scan(lambda batch, spool=spool: spool.append(self._form.records(choose(batch))))
-            except BaseException as error:
-                spool.close()
-                if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS - 1:
-                    raise
-            else:
-                return spool
-        raise AssertionError("unreachable")
+                return read()
+            except (DeltaError, OSError, pa.ArrowException) as error:
+                if left and isinstance(error, FileNotFoundError):
+                    continue
+                # The reason is named by its kind alone: Arrow's messages may quote a value.
+                raise SinkError(
+                    f"cannot read Delta table {self._path}",
+                    detail=type(error).__name__,
+                    hint="check that this user may read it and that nothing but pgtide writes or removes its files",
+                ) from None
+        raise AssertionError("the last attempt returns or raises")

@@ -6,9 +6,9 @@ ACCESS SHARE. Two digests come for a row, however wide it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from psycopg import errors, sql
@@ -32,16 +32,20 @@ _LENGTH_BYTES = 4
 _BLOCK_ROWS = 100_000
 
 
-@dataclass
+# By key digest: the key's text, and the printed form of each of its columns.
+Found = dict[bytes, tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
 class KnownKeys:
-    """Keys by which rows can be looked up: the whole key's text, and the printed form of each of its columns."""
+    """Keys by which rows can be looked up: their texts, and the printed forms of their columns."""
 
-    texts: list[str] = field(default_factory=list)
-    columns: list[list[str]] = field(default_factory=list)
+    texts: list[str]
+    columns: list[list[str]]
 
-    def add(self, text: str, columns: Sequence[str]) -> None:
-        self.texts.append(text)
-        self.columns.append(list(columns))
+    @classmethod
+    def of(cls, found: Found) -> KnownKeys:
+        return cls([text for text, _ in found.values()], [columns for _, columns in found.values()])
 
 
 def prepare_session(connection: Connection) -> None:
@@ -65,9 +69,9 @@ def read_source_types(connection: Connection, oids: Iterable[int]) -> dict[int, 
     wanted = set(oids)
     while wanted:
         rows = connection.execute(
-            "select t.oid::int8, t.typtype::text, t.typbasetype::int8, t.typelem::int8, n.nspname::text, p.proname::text"
-            " from pg_type t left join pg_proc p on p.oid = t.typsend left join pg_namespace n on n.oid = p.pronamespace"
-            " where t.oid = any (%s::oid[])",
+            "select t.oid::int8, t.typtype::text, t.typbasetype::int8, t.typelem::int8, n.nspname, p.proname"
+            " from pg_type t left join pg_proc p on p.oid = t.typsend"
+            " left join pg_namespace n on n.oid = p.pronamespace where t.oid = any (%s::oid[])",
             [sorted(wanted)],
         ).fetchall()
         for oid, kind, base, element, schema, name in rows:
@@ -100,7 +104,7 @@ class SourceReader:
         lists = [sql.Literal([key[index] for key in known.columns]) for index in range(len(names))]
         # A type's name is format_type()'s, which the catalog has quoted and qualified.
         equal = [
-            sql.SQL("t.{} = w.{}::{}").format(sql.Identifier(name), each, sql.SQL(types[name]))  # type: ignore[arg-type]
+            sql.SQL("t.{} = w.{}::{}").format(sql.Identifier(name), each, sql.SQL(types[name]))
             for name, each in zip(names, fields, strict=True)
         ]
         return self._read(
@@ -112,7 +116,7 @@ class SourceReader:
             )
         )
 
-    def resolve(self, keys: Keys) -> dict[bytes, tuple[str, list[str]]]:
+    def resolve(self, keys: Keys) -> Found:
         """For those of these key digests that the source has, the key's text and its columns as printed."""
         printed = sql.SQL(", ").join(sql.SQL("concat(t.{})").format(sql.Identifier(name)) for name in self._form.key)
         statement = sql.SQL("select {}, {}, {} {}").format(
@@ -140,15 +144,14 @@ class SourceReader:
             raise
         return spool
 
-    def _copied(self, statement: sql.Composable) -> Iterator[Records]:
+    def _copied(self, statement: sql.Composed) -> Iterator[Records]:
         digests = 2 if self._form.table.key else 1
-        pending: list[bytes | memoryview] = []
+        pending: list[bytes | bytearray | memoryview] = []
         begun = False
         with self._connection.cursor().copy(statement) as copy:
             for data in copy:
-                piece: bytes | memoryview = data if begun else memoryview(data)[_COPY_HEADER_BYTES:]
+                pending.append(data if begun else memoryview(data)[_COPY_HEADER_BYTES:])
                 begun = True
-                pending.append(piece)
                 if len(pending) >= _BLOCK_ROWS:
                     yield _records(b"".join(pending), digests)
                     pending = []

@@ -4,9 +4,9 @@ Records are gathered up to a limit in memory. Past it they go to a temporary fil
 of the key's digest, and are read back by that byte: digests are evenly spread, so each of the 256 partitions has its
 share of the table and no more.
 
-Bound: a spool holds at most one run in memory, 64 MB for two million rows. Comparing takes about 100 bytes for each
-record of the partition at hand on top: two million on each side as long as nothing was spilled, afterwards a 256th of
-the table. On disk a record takes 32 bytes. No cell value is in a spool.
+Bound: a spool holds at most one run in memory, 32 MB for a million rows. Comparing takes about 130 bytes more for each
+record at hand: up to a million on each side as long as nothing was spilled, afterwards a 256th of the table. That
+is some 400 MB at most for tables up to 256 million rows. On disk a record takes 32 bytes. No cell value is in a spool.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from pgtide.errors import VerifyError
 from pgtide.verify.digests import RECORD_BYTES, Records, no_records
 
-RUN_BYTES = 64 * 1024 * 1024
+RUN_BYTES = 32 * 1024 * 1024
 PARTITIONS = 256
 
 
 class Spool:
     """Takes records, then gives them back by partition. A context manager: its file goes with it."""
 
-    def __init__(self, run_bytes: int = RUN_BYTES) -> None:
-        self._run_bytes = run_bytes
+    def __init__(self, run_bytes: int | None = None) -> None:
+        self._run_bytes = RUN_BYTES if run_bytes is None else run_bytes
         self._pending: list[Records] = []
         self._pending_bytes = 0
         self._file = tempfile.TemporaryFile(prefix="pgtide-verify-", buffering=0)  # noqa: SIM115
@@ -77,7 +77,7 @@ class Spool:
         start = self._runs[-1][0] + int(self._runs[-1][1][-1]) if self._runs else 0
         try:
             self._file.seek(start * RECORD_BYTES)
-            view = memoryview(run).cast("B")
+            view = run.data.cast("B")
             while view:
                 view = view[self._file.write(view) or 0 :]
         except OSError as error:

@@ -1,0 +1,80 @@
+"""Pipelines: what is applied is applied once, whatever happens in between."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from pgtide.errors import SinkError
+from tests.fixtures.flow import Flow
+from tests.fixtures.waiting import wait_until
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_pipeline_that_is_stopped_and_started_goes_on_where_it_was(flow: Flow) -> None:
+    flow.sql.execute("create table a (id int primary key, v int)")
+    flow.run()
+    flow.sql.execute("insert into a select n, n from generate_series(1, 100) n")
+    flow.settle()
+    version = flow.lake("a").version()
+    assert flow.pipeline is not None
+    flow.pipeline.stop()
+    flow.sql.execute("update a set v = 0 where id <= 10")
+    flow.start_pipeline()
+    flow.settle()
+    assert flow.lake("a").version() == version + 1
+    assert flow.assert_exact() == 100
+
+
+def test_a_lost_checkpoint_repeats_nothing_because_the_lake_knows_its_position(flow: Flow) -> None:
+    flow.sql.execute("create table log (line text); alter table log replica identity full")
+    flow.run()
+    flow.sql.execute("insert into log values ('x'), ('x')")
+    flow.settle()
+    assert flow.pipeline is not None
+    flow.pipeline.stop()
+    shutil.rmtree(flow.config.journal.path / "pipelines")
+    flow.start_pipeline()
+    flow.settle()
+    flow.sql.execute("insert into log values ('x')")
+    flow.settle()
+    assert flow.assert_exact() == 3
+
+
+def test_a_new_nullable_column_is_followed(flow: Flow) -> None:
+    flow.sql.execute("create table a (id int primary key, v int)")
+    flow.sql.execute("insert into a values (1, 1)")
+    flow.run()
+    flow.sql.execute("update a set v = 2")
+    flow.sql.execute("alter table a add column w text")
+    flow.sql.execute("insert into a values (2, 2, 'w')")
+    flow.settle()
+    assert flow.assert_exact() == 2
+
+
+@pytest.mark.parametrize(
+    "alteration",
+    ["rename column v to w", "alter column v type bigint", "add column w int not null default 7"],
+)
+def test_an_alteration_that_cannot_be_followed_stops_with_its_name(flow: Flow, alteration: str) -> None:
+    flow.sql.execute("create table a (id int primary key, v int)")
+    flow.sql.execute("insert into a values (1, 1)")
+    flow.run()
+    flow.sql.execute(f"alter table a {alteration}")
+    flow.sql.execute("insert into a(id) values (2)")
+
+    def failure() -> SinkError | None:
+        try:
+            assert flow.pipeline is not None
+            flow.pipeline.poll()
+        except SinkError as error:
+            return error
+        return None
+
+    error = wait_until(failure)
+    assert error is not None
+    assert "public.a was altered" in error.message
+    assert error.hint is not None
+    assert len(flow.rows("a")) == 1
