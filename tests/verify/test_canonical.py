@@ -118,6 +118,17 @@ def source(dsn: str, value_type: LiteralString, literals: list[LiteralString]) -
         yield connection
 
 
+@contextmanager
+def database_on(server: EmbeddedPostgres, options: LiteralString = "") -> Iterator[str]:
+    """A database that goes after the test, on a server and with options that are not everybody's."""
+    with psycopg.connect(server.dsn, autocommit=True) as administrator:
+        administrator.execute(sql.SQL("create database canonical {}").format(sql.SQL(options)))
+        try:
+            yield server.dsn_for("canonical")
+        finally:
+            administrator.execute("drop database canonical with (force)")
+
+
 def form_of(connection: psycopg.Connection, table: Table) -> Form:
     return describe_rows(connection, table).forms["value"]
 
@@ -144,8 +155,12 @@ def test_a_value_has_the_same_text_from_postgres_and_from_arrow(value_type: Lite
     assert render_field(form, column.slice(0, 1)).to_pylist() == ["N"]
 
 
-def test_every_type_comes_out_of_a_delta_table_with_the_same_digests(database: str, tmp_path: Path) -> None:
-    with source(database, "integer", []) as connection:
+@pytest.mark.parametrize("version", [16, 18])
+def test_every_type_comes_out_of_a_delta_table_with_the_same_digests(
+    version: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: EmbeddedPostgres = request.getfixturevalue(f"postgres{version}")
+    with database_on(server) as dsn, source(dsn, "integer", []) as connection:
         connection.execute("truncate t")
         names = {f"c{index}": (type_, literals) for index, (type_, literals) in enumerate(CASES.items())}
         for name, (type_, _) in names.items():
@@ -167,27 +182,18 @@ def test_every_type_comes_out_of_a_delta_table_with_the_same_digests(database: s
 
 
 def test_a_database_of_another_encoding_gives_the_digests_of_utf8(postgres18: EmbeddedPostgres) -> None:
-    with psycopg.connect(postgres18.dsn, autocommit=True) as administrator:
-        administrator.execute("create database latin encoding 'LATIN1' locale 'C' template template0")
-    try:
-        with source_in_latin1(postgres18.dsn_for("latin")) as connection:
-            table = described(connection, "t")
-            form = describe_rows(connection, table)
-            expected = [row for _, row in connection.execute(sql.SQL("select {} from t").format(form.ask_record()))]
-            (batch,) = copied(connection, table).to_batches()
-    finally:
-        with psycopg.connect(postgres18.dsn, autocommit=True) as administrator:
-            administrator.execute("drop database latin with (force)")
-    assert not form.utf8
-    assert [record[16:].tobytes() for record in form.records(batch)] == expected
-
-
-@contextmanager
-def source_in_latin1(dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
+    with (
+        database_on(postgres18, "encoding 'LATIN1' locale 'C' template template0") as dsn,
+        psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection,
+    ):
         connection.execute("create table t (id text primary key, label text, labels text[])")
         connection.execute("insert into t values ('größe', 'é', '{é,ß}'), ('b', null, '{}')")
-        yield connection
+        table = described(connection, "t")
+        form = describe_rows(connection, table)
+        expected = [row for _, row in connection.execute(sql.SQL("select {} from t").format(form.ask_record()))]
+        (batch,) = copied(connection, table).to_batches()
+    assert not form.utf8
+    assert [record[16:].tobytes() for record in form.records(batch)] == expected
 
 
 def test_every_kernel_of_pgtide_has_a_form_that_takes_its_arrow_type(database: str) -> None:

@@ -113,6 +113,15 @@ def test_an_extra_row_is_found(lake: Lake) -> None:
     assert found.examples == (key_digest("77"),)
 
 
+def test_an_extra_row_is_found_in_any_file_of_the_table(lake: Lake) -> None:
+    rows = lake.read("orders")
+    lake.write("orders", rows.slice(0, 300))
+    lake.append("orders", rows.slice(300, 300))
+    lake.append("orders", rows.slice(600))
+    lake.execute("delete from orders where id in (select id from orders order by ctid offset 450 limit 2)")
+    assert counts(only(lake, "orders")) == (0, 2, 0)
+
+
 def test_a_row_that_is_twice_in_the_sink_is_found(lake: Lake) -> None:
     lake.append("orders", lake.read("orders").slice(3, 1))
     assert counts(only(lake, "orders")) == (0, 1, 0)

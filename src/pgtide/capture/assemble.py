@@ -68,7 +68,7 @@ class Assembler:
         """Descriptions of the tables that this session has announced, as they are before the block given last."""
         return list(self._tables.values())
 
-    def blocks(self, received: list[Frame]) -> Iterator[tuple[BlockHeader, bytes]]:
+    def blocks(self, received: Sequence[Frame]) -> Iterator[tuple[BlockHeader, bytes]]:
         """Blocks for what was received; the frames of an unfinished small transaction are held back."""
         pending = [*self._held, *received]
         frames = _view(pending)

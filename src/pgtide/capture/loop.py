@@ -23,7 +23,7 @@ from pgtide.lsn import LSN, ZERO
 from pgtide.pgoutput import PrimaryKeepalive, Relation, parse_copy_data
 from pgtide.postgres.catalog import describe_relation, one, source_identity
 from pgtide.postgres.connection import connect
-from pgtide.postgres.control import Slot, read_slot, require_usable
+from pgtide.postgres.control import Slot, read_slot, require_publication, require_usable
 from pgtide.postgres.replication import Frame, ReplicationStream
 from pgtide.retry import Verdict, backoff, verdict
 from pgtide.schema import Table
@@ -126,6 +126,7 @@ class Capture:
                 read_slot(connection, source.slot), source, one(connection, "select current_database()")[0]
             )
             _require_slot_behind(journal, slot)
+            require_publication(connection, source)
             ceiling = journal.xid_ceiling or _current_xid(one(connection, "select pg_current_snapshot()::text")[0])
 
         def describe(relation: Relation) -> Table:
@@ -170,6 +171,7 @@ class Capture:
                 if size < BLOCK_SIZE_BYTES:
                     continue
             elif length > 0:
+                stream.require_whole()
                 acknowledger.keepalive(data, pending=bool(frames))
                 continue
             elif length < 0:
@@ -182,6 +184,7 @@ class Capture:
             stopping = self._stop.is_set()
             waiting_since = waiting_since or now
             if size >= BLOCK_SIZE_BYTES or (frames and (stopping or now - waiting_since >= LINGER_SECONDS)):
+                stream.require_whole()
                 self._write(journal, assembler, frames, size)
                 frames, size, waiting_since = [], 0, 0.0
             acknowledger.tell(now, force=stopping)

@@ -34,6 +34,9 @@ from pgtide.verify import VerifyResult, verify
 
 _MARKER = ".pgtide-demo"
 _WRITERS = 4
+# Lively, and yet the writers leave a small machine some room for the copying.
+_CHANGES_PER_SECOND = 2000.0
+_SHOW_SECONDS = 2.0
 
 
 class Screen(Protocol):
@@ -149,18 +152,19 @@ def _running(directory: Path) -> Iterator[RunProcess]:
 
 def _write_for(screen: Screen, dsn: str, process: RunProcess, seconds: float) -> None:
     """Let the writers write, and show how pgtide follows. The clock starts when pgtide runs."""
-    with Workload(dsn, writers=_WRITERS) as workload:
+    with Workload(dsn, writers=_WRITERS, rate_per_second=_CHANGES_PER_SECOND) as workload:
         deadline: float | None = None
-        shown = 0.0
+        shown_at, shown = 0.0, ""
         while deadline is None or time.monotonic() < deadline:
             process.require_alive()
             if deadline is None and process.last.get("phase") == "running":
                 deadline = time.monotonic() + seconds
-            if time.monotonic() - shown >= 2:
-                shown = time.monotonic()
-                screen.say(f"   {_line(process.last)}")
+            line = _line(process.last)
+            if time.monotonic() - shown_at >= _SHOW_SECONDS and line != shown:
+                shown_at, shown = time.monotonic(), line
+                screen.say(f"   {line}")
             time.sleep(0.1)
-    screen.say(f"   written: {workload.transactions:,} transactions, {workload.rolled_back:,} rolled back")
+    screen.say(f"   written: {workload.transactions:,} transactions, {workload.rolled_back:,} of them rolled back")
 
 
 def _line(document: dict[str, Any]) -> str:
@@ -183,21 +187,22 @@ def _heading(screen: Screen, text: str) -> None:
 
 
 def _farewell(screen: Screen, directory: Path) -> None:
+    """How to look at the lake, and how to go on. Lines that are meant to be pasted are not indented."""
     python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd()) else sys.executable
     query = "select status, count(*) as orders, sum(total) as total from orders group by status order by status"
     screen.say()
     screen.say("The lake is ordinary Delta tables. Query it:", style="bold")
     screen.say(f"""
-   {python} -c "
-   from deltalake import DeltaTable, QueryBuilder
-   orders = DeltaTable('{directory}/lake/shop/orders')
-   query = '{query}'
-   print(QueryBuilder().register('orders', orders).execute(query).read_all())"
+{python} -c "
+from deltalake import DeltaTable, QueryBuilder
+orders = DeltaTable('{directory}/lake/shop/orders')
+query = '{query}'
+print(QueryBuilder().register('orders', orders).execute(query).read_all())"
 """)
-    screen.say("Your own database:", style="bold")
+    screen.say("Your own database (the README shows what goes into pgtide.yaml):", style="bold")
     pgtide = os.path.join(os.path.dirname(python), "pgtide")
     screen.say(f"""
-   {pgtide} init  --dsn postgresql://user@host:5432/database
-   {pgtide} check -c pgtide.yaml      # the README shows what goes into it
-   {pgtide} run   -c pgtide.yaml
+{pgtide} init  --dsn postgresql://user@host:5432/database
+{pgtide} check -c pgtide.yaml
+{pgtide} run   -c pgtide.yaml
 """)

@@ -75,7 +75,8 @@ def translate(error: psycopg.Error) -> PgtideError:
 def _connection_error(text: str) -> PgtideError:
     """libpq gives no code for a failed connection, only a text (which never holds the password)."""
     detail = " ".join(text.split())
-    if "password" in text or "authentication" in text:
+    unknown_role = "role" in text and "does not exist" in text
+    if unknown_role or any(word in text for word in ("password", "authentication", "pg_hba.conf")):
         return SourceError("the source refuses this user", detail=detail, hint="check user and password of source.dsn")
     if "does not exist" in text and "database" in text:
         return SourceError("the source database does not exist", detail=detail, hint="check source.dsn")

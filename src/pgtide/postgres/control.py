@@ -141,6 +141,16 @@ def published_tables(connection: Connection, publication: str) -> set[TableName]
     return {TableName(*row) for row in rows}
 
 
+def require_publication(connection: Connection, source: Source) -> None:
+    """Without its publication the slot would be read as if nothing had changed."""
+    if not _exists(connection, "select 1 from pg_publication where pubname = %s", source.publication):
+        raise SourceError(
+            f"publication {source.publication!r} does not exist",
+            hint="what changed since it vanished cannot be read any more: remove the journal and the sink's tables, run "
+            "`pgtide destroy` and `pgtide init`, and copy again",
+        )
+
+
 def create_slot(connection: Connection, source: Source, database: str) -> list[str]:
     slot = read_slot(connection, source.slot)
     if slot is not None:

@@ -3,6 +3,8 @@
 psycopg's libpq layer carries it. This module takes CopyData payloads off the wire unread and sends status
 updates; what a payload means is pgoutput's business.
 
+A publication that is missing is only a warning for Postgres 18, which then leaves out changes; here it is an error.
+
 Invariant: Postgres is told only what the caller passes to `acknowledge`.
 """
 
@@ -24,6 +26,7 @@ Frame: TypeAlias = "bytes | memoryview"
 
 _IN_USE = "55006"  # object_in_use
 _UNDEFINED = "42704"  # undefined_object
+_NOT_READY = "55000"  # object_not_in_prerequisite_state
 
 
 class ReplicationStream:
@@ -31,6 +34,8 @@ class ReplicationStream:
 
     def __init__(self, source: Source, start_lsn: LSN) -> None:
         self._connection = _open(source)
+        self._connection.notice_handler = self._hear
+        self._left_out: str | None = None
         try:
             self._start(source, start_lsn)
         except BaseException:
@@ -47,6 +52,15 @@ class ReplicationStream:
         ready, _, _ = select.select([self._connection.socket, *others], [], [], timeout_seconds)
         if self._connection.socket in ready:
             self.consume()
+
+    def require_whole(self) -> None:
+        """Raise if the server has left out changes of ours up to the message received last."""
+        if self._left_out is not None:
+            raise SourceError(
+                "the publication was missing when changes were made: they are not in the stream",
+                detail=self._left_out,
+                hint="remove the journal and the sink's tables, run `pgtide destroy` and `pgtide init`, and copy again",
+            )
 
     def consume(self) -> None:
         """Take in what the socket has."""
@@ -86,6 +100,11 @@ class ReplicationStream:
             raise _refusal(result)
         self._connection.nonblocking = 1
 
+    def _hear(self, notice: pq.abc.PGresult) -> None:
+        state, message = _diagnosis(notice)
+        if state == _NOT_READY and "publication" in message:
+            self._left_out = message
+
     def _lost(self) -> SourceUnreachable:
         text = self._connection.get_error_message() if self._connection.status != pq.ConnStatus.BAD else ""
         return SourceUnreachable("lost the connection to the source", detail=" ".join(text.split()) or None)
@@ -93,7 +112,10 @@ class ReplicationStream:
 
 def _open(source: Source) -> pq.abc.PGconn:
     # Values must come as the same text and bytes whatever the server's own settings are.
-    options = "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3 -c statement_timeout=0"
+    options = (
+        "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3 -c statement_timeout=0 "
+        "-c client_min_messages=warning"
+    )
     text = conninfo(source, replication="database", client_encoding="UTF8", options=options)
     connection = pq.PGconn.connect(text.encode())
     if connection.status != pq.ConnStatus.OK:
@@ -105,8 +127,7 @@ def _open(source: Source) -> pq.abc.PGconn:
 
 def _refusal(result: pq.abc.PGresult) -> SourceError:
     """Name a refusal of START_REPLICATION, or the end of the stream."""
-    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-    message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+    state, message = _diagnosis(result)
     if state == _IN_USE:
         return SlotError(
             "the replication slot is in use by another reader",
@@ -119,8 +140,15 @@ def _refusal(result: pq.abc.PGresult) -> SourceError:
             detail=message,
             hint="changes since it vanished are lost: remove the journal and the sink's tables, then run `pgtide init`",
         )
-    if state.startswith(("57", "08")):
-        return SourceUnreachable("the source ended the replication stream", detail=message)
+    # Without a code it is not the server that speaks but libpq: the connection is gone.
+    if not state or state.startswith(("57", "08")):
+        return SourceUnreachable("the source ended the replication stream", detail=message or None)
     return SourceError(
         "the source refuses to replicate", detail=message, hint="run `pgtide check` to see what is missing"
     )
+
+
+def _diagnosis(result: pq.abc.PGresult) -> tuple[str, str]:
+    """SQLSTATE and primary message."""
+    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    return state, (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")

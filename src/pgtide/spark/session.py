@@ -9,9 +9,12 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -85,9 +88,23 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     warehouse = {"spark.sql.warehouse.dir": str(directory / "warehouse"), "spark.local.dir": str(directory)}
     for key, value in {**_DEFAULTS, **warehouse, **(settings or {})}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _own_interrupt_handler():
+        session = builder.getOrCreate()
     session.dataSource.register(PgtideSource)
     return session
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Keep this process's way of handling Ctrl-C: a new Spark context puts its own in place, which raises at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _scratch_directory() -> Path:

@@ -79,8 +79,9 @@ class SinkReader:
             texts = self._form.key_texts(batch)
             present = [key.tobytes() for key in digests(texts)]
             rows = [row for row, key in enumerate(present) if key in wanted]
-            columns = [self._form.forms[name].render(batch.column(name).take(rows)).to_pylist() for name in names]
-            for row, text, *printed in zip(rows, texts.take(rows).to_pylist(), *columns, strict=True):
+            places = pa.array(rows, pa.int64())
+            columns = [self._form.forms[name].render(batch.column(name).take(places)).to_pylist() for name in names]
+            for row, text, *printed in zip(rows, texts.take(places).to_pylist(), *columns, strict=True):
                 found[present[row]] = (text, printed)
         return found
 
@@ -110,7 +111,7 @@ class SinkReader:
         for left in reversed(range(_ATTEMPTS)):
             try:
                 return read()
-            except (DeltaError, OSError, pa.ArrowException) as error:
+            except (DeltaError, OSError, pa.ArrowInvalid) as error:
                 if left and isinstance(error, FileNotFoundError):
                     continue
                 # The reason is named by its kind alone: Arrow's messages may quote a value.
