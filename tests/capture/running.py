@@ -40,9 +40,7 @@ def set_up(config: Config, *, oracle: bool = True) -> None:
     with connect(config.source) as connection:
         initialise(connection, config.source)
         if oracle:
-            connection.execute(
-                "select pg_create_logical_replication_slot(%s, 'pgoutput')", [oracle_slot(config)]
-            )
+            connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [oracle_slot(config)])
 
 
 def oracle_slot(config: Config) -> str:
@@ -103,6 +101,12 @@ class CaptureThread:
         wait_until(lambda: self.progress.state == "streaming" or self.error, describe=lambda: self.progress)
         if self.error is not None:
             raise self.error
+
+    def has_reconnected(self, times: int) -> bool:
+        """True once it streams again; raises what made it fail."""
+        if self.error is not None:
+            raise self.error
+        return self.progress.reconnects >= times and self.progress.state == "streaming"
 
     def join(self, timeout_seconds: float = 30) -> None:
         """Wait for its own end."""

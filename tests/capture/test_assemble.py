@@ -271,7 +271,7 @@ def test_a_large_transaction_that_the_journal_has_is_refused_at_its_first_piece(
 def test_transaction_ids_are_followed_over_their_wrap(ceiling):
     source = SourceStream()
     one, written = assembler(xid_ceiling=ceiling), Written()
-    expected = []
+    expected: list[int] = []
     for step in (0, 2, 1, 5, -40, 6, 3):  # not in the order of their ids: they began earlier than they committed
         written.take(one.blocks(source.transaction(xid=ceiling + step)))
         expected.append(max([ceiling + step, ceiling, *expected]))

@@ -6,29 +6,14 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pgtide.errors import JournalError, JournalFull
 from pgtide.journal import JournalDirectory, JournalReader, JournalWriter
+from tests.fixtures.disks import DISK_PAGES, PAGE_BYTES
 from tests.journal.blocks import append, commit_of, frames_of, pieces, read_frames, segments, transaction, writer_at
-
-PAGE = 4096
-DISK_PAGES = 24
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_PAGES * PAGE}", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a file system needs root")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def write_upto(writer: JournalWriter, last: int, *, sync_each: int = 1) -> None:
@@ -69,9 +54,9 @@ def test_a_full_disk_is_named_and_the_journal_stays_readable(small_disk):
 def test_writing_goes_on_when_there_is_room_again(small_disk, free_pages, sync_each):
     """Segments are rolled every few transactions, so the disk is full at every step of rolling too."""
     path = small_disk / "journal"
-    writer = writer_at(path, segment_size_bytes=PAGE)
+    writer = writer_at(path, segment_size_bytes=PAGE_BYTES)
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes((DISK_PAGES - 4 - free_pages) * PAGE))
+    ballast.write_bytes(bytes((DISK_PAGES - 4 - free_pages) * PAGE_BYTES))
     with pytest.raises(JournalFull):
         write_upto(writer, 1000, sync_each=sync_each)
     with pytest.raises(JournalFull):
@@ -93,9 +78,9 @@ def test_writing_goes_on_when_there_is_room_again(small_disk, free_pages, sync_e
 @pytest.mark.parametrize("free_pages", range(6))
 def test_a_journal_killed_on_a_full_disk_is_opened_again(small_disk, free_pages):
     path = small_disk / "journal"
-    writer = writer_at(path, segment_size_bytes=PAGE)
+    writer = writer_at(path, segment_size_bytes=PAGE_BYTES)
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes((DISK_PAGES - 4 - free_pages) * PAGE))
+    ballast.write_bytes(bytes((DISK_PAGES - 4 - free_pages) * PAGE_BYTES))
     with pytest.raises(JournalFull):
         write_upto(writer, 1000)
     writer.close()
@@ -108,7 +93,7 @@ def test_a_journal_killed_on_a_full_disk_is_opened_again(small_disk, free_pages)
 
 
 def test_a_new_journal_on_a_full_disk_is_a_named_error(small_disk):
-    (small_disk / "ballast").write_bytes(bytes(DISK_PAGES * PAGE))
+    (small_disk / "ballast").write_bytes(bytes(DISK_PAGES * PAGE_BYTES))
     with pytest.raises(JournalFull):
         writer_at(small_disk / "journal")
     (small_disk / "ballast").unlink()

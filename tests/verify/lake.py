@@ -68,6 +68,16 @@ class Lake:
     def append(self, name: str, rows: pa.Table) -> None:
         write_deltalake(str(self.path(name)), rows, mode="append")
 
+    def merge(self, name: str, rows: pa.Table, key: str) -> None:
+        """Put rows in by key, as the sink does: what a merge writes has other Arrow types than what an append does."""
+        (
+            DeltaTable(str(self.path(name)))
+            .merge(rows, f"target.{key} = source.{key}", source_alias="source", target_alias="target")
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+        )
+
     def read(self, name: str) -> pa.Table:
         return DeltaTable(str(self.path(name))).to_pyarrow_table()
 

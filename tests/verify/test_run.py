@@ -24,7 +24,7 @@ from pgtide.verify import run as verify_run
 from pgtide.verify import spool as verify_spool
 from pgtide.verify.digests import RECORD_BYTES
 from tests.fixtures.waiting import wait_until
-from tests.verify.lake import PIPELINE, Lake, lake_at
+from tests.verify.lake import PIPELINE, Lake, copied, lake_at
 
 
 @pytest.fixture
@@ -152,6 +152,24 @@ def test_an_empty_table_that_the_lake_does_not_have_is_equal(lake: Lake) -> None
 def test_tables_without_any_column_are_compared_by_their_number_of_rows(lake: Lake) -> None:
     lake.execute("create table bare ()", "alter table bare replica identity full", "insert into bare default values")
     assert counts(only(lake, "bare")) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("few", [0, 10_000])
+def test_what_a_merge_has_written_is_compared_like_the_rest(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(verify_run, "_FEW_SUSPECTS", few)
+    lake.execute(
+        "create table things (id text primary key, data bytea, labels text[], parts bytea[], spot point)",
+        "insert into things select n, n::text::bytea, array[n, null], array[n::text::bytea, null], point(n, n)"
+        " from generate_series(1, 100) n",
+    )
+    lake.copy("things")
+    lake.execute("update things set data = 'new', labels = '{a,b}' where id::int between 10 and 20")
+    lake.merge("things", copied(lake.connection, lake.table("things")), "id")
+    assert only(lake, "things").status == "equal"
+    lake.execute("update things set parts = '{}' where id = '15'", "delete from things where id = '16'")
+    assert counts(only(lake, "things")) == (0, 1, 1)
 
 
 @pytest.mark.parametrize("few", [0, 10_000])

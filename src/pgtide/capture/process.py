@@ -62,12 +62,14 @@ class CaptureProcess:
 
     def poll(self) -> Progress:
         """Take in what capture has said. Raises its error if it has failed."""
+        # Asked before listening: what it said before it ended is then heard for certain.
+        alive = self._process.is_alive()
         with contextlib.suppress(EOFError, OSError):
             while self._reports.poll():
                 self._hear(self._reports.recv())
         if self._error is not None:
             raise self._error
-        if not self._process.is_alive() and self._process.exitcode:
+        if not alive and self._process.exitcode:
             raise PgtideError(
                 "the capture process ended unexpectedly",
                 detail=f"exit status {self._process.exitcode}",

@@ -146,8 +146,8 @@ def require_publication(connection: Connection, source: Source) -> None:
     if not _exists(connection, "select 1 from pg_publication where pubname = %s", source.publication):
         raise SourceError(
             f"publication {source.publication!r} does not exist",
-            hint="what changed since it vanished cannot be read any more: remove the journal and the sink's tables, run "
-            "`pgtide destroy` and `pgtide init`, and copy again",
+            hint="what changed since it vanished cannot be read any more: remove the journal and the sink's tables, "
+            "run `pgtide destroy` and `pgtide init`, and copy again",
         )
 
 

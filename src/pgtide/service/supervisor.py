@@ -58,7 +58,7 @@ class Supervisor:
         self._reader = JournalReader(JournalDirectory(config.journal.path))
         self._failure: BaseException | None = None
         self._watched_at = 0.0
-        self._caught_up_at = time.time()
+        self._started_at = time.time()
         self._retained_at = time.monotonic()
         self.progress = RunProgress()
 
@@ -132,15 +132,13 @@ class Supervisor:
         head = self._reader.head()
         slowest = min(self.progress.applied.values(), default=head.commit_lsn)
         caught_up = slowest >= head.commit_lsn
-        now = time.time()
-        if caught_up:
-            self._caught_up_at = now
         if time.monotonic() - self._watched_at > _WATCH_SECONDS:
             self._watched_at = time.monotonic()
             self.progress.wal_lsn = self._source_lsn() or self.progress.wal_lsn
         reached = max(head.restart_lsn, self.progress.capture.source_lsn) if caught_up else slowest
         self.progress.lag_bytes = max(0, self.progress.wal_lsn - reached)
-        self.progress.lag_seconds = now - self._caught_up_at
+        oldest = min((pipeline.commit_at_us for pipeline in self._pipelines), default=0) / 1e6
+        self.progress.lag_seconds = 0.0 if caught_up else max(0.0, time.time() - (oldest or self._started_at))
 
     def _source_lsn(self) -> LSN | None:
         try:

@@ -48,6 +48,7 @@ class Pipeline:
         self._lock = threading.Lock()
         self.name = config.name
         self.changes = 0
+        self.commit_at_us = 0
         self.applied_lsn = LSN(0)
 
     def start(self) -> None:
@@ -84,7 +85,7 @@ class Pipeline:
         """A pipeline that has never run needs the journal from its beginning, snapshots and all."""
         known = self._consumers.load(self._config.name)
         if known is not None:
-            self.applied_lsn, self.changes = known.applied_lsn, known.changes
+            self.applied_lsn, self.changes, self.commit_at_us = known.applied_lsn, known.changes, known.commit_at_us
             return
         start = JournalReader(self._directory).start_lsn()
         self._consumers.save(self._config.name, start)
@@ -121,8 +122,8 @@ class Pipeline:
     def _note(self, upto: LSN, compacted: list[Compacted]) -> None:
         self.changes += sum(each.changes for each in compacted)
         self.applied_lsn = upto
-        newest = max((each.newest_commit_at_us for each in compacted), default=0)
-        self._consumers.save(self._config.name, upto, commit_at_us=newest, changes=self.changes)
+        self.commit_at_us = max((each.newest_commit_at_us for each in compacted), default=self.commit_at_us)
+        self._consumers.save(self._config.name, upto, commit_at_us=self.commit_at_us, changes=self.changes)
 
 
 def wait_until_applied(pipeline: Pipeline, lsn: LSN, timeout_seconds: float) -> bool:

@@ -161,8 +161,7 @@ def _require(found: bool, array: Array) -> None:
 
 
 def _render_text(array: Array) -> Array:
-    kind = array.type
-    _require(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind), array)
+    _require(pa.types.is_string(array.type) or pa.types.is_large_string(array.type), array)
     return array.cast(TEXT)
 
 
@@ -184,8 +183,7 @@ def _render_float(array: Array, *, arrow_type: pa.DataType, bits: pa.DataType, w
 
 
 def _render_hexadecimal(array: Array) -> Array:
-    kind = array.type
-    _require(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind), array)
+    _require(pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type), array)
     data, offsets = text_memory(array.cast(_BINARY))
     return _hexadecimal(data[offsets[0] : offsets[-1]], offsets - offsets[0], array)
 

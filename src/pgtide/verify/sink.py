@@ -33,6 +33,7 @@ _ATTEMPTS = 3
 # What a table may ask of its readers without its files meaning anything else than they say.
 _HARMLESS_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 
+# Arrow's stubs are generic in ways that say nothing here.
 Batch = Any
 Result = TypeVar("Result")
 
@@ -90,7 +91,8 @@ class SinkReader:
         for path in self._files():
             with ParquetFile(path) as file:
                 present = [name for name in columns if name in file.schema_arrow.names]
-                yield from file.iter_batches(_BATCH_ROWS, columns=present)
+                for batch in file.iter_batches(_BATCH_ROWS, columns=present):
+                    yield _without_views(batch)
 
     def _files(self) -> list[Path]:
         """The files of the newest version. pgtide's tables have no partitions, so all lie in the table's directory."""
@@ -121,3 +123,20 @@ class SinkReader:
                     hint="check that this user may read it and that nothing but pgtide writes or removes its files",
                 ) from None
         raise AssertionError("the last attempt returns or raises")
+
+
+def _without_views(batch: Batch) -> Batch:
+    """A merge leaves texts and bytes as views, which Arrow cannot filter or take: make them ordinary."""
+    types = [_without_view(field.type) for field in batch.schema]
+    if types == batch.schema.types:
+        return batch
+    columns = [column.cast(each) for column, each in zip(batch.columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _without_view(kind: Any) -> Any:
+    if pa.types.is_list(kind):
+        return pa.list_(_without_view(kind.value_type))
+    if pa.types.is_string_view(kind):
+        return TEXT
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
