@@ -1,4 +1,4 @@
-"""kill -9 of everything, at random moments of the first copy and of the stream: the same command again, and nothing is lost.
+"""kill -9 of everything at random moments of the first copy and of the stream: the same command again, nothing lost.
 
 The seed is printed; PGTIDE_CRASH_SEED repeats a run, PGTIDE_CRASH_KILLS makes it longer.
 """

@@ -18,7 +18,7 @@ from tests.journal.blocks import append, commit_of, frames_of, pieces, read_fram
 
 def write_upto(writer: JournalWriter, last: int, *, sync_each: int = 1) -> None:
     """What capture does: go on behind the newest transaction that the journal has."""
-    writer.cut_open_transaction()
+    writer.go_back()
     for number in range(writer.head.commit_lsn // 100 + 1, last + 1):
         append(writer, *(pieces(number, 3, size=400) if number % 4 == 0 else [transaction(number, size=200)]))
         if number % sync_each == 0:

@@ -81,8 +81,8 @@ def test_an_open_transaction_can_be_cut_and_sent_again(path):
     writer = writer_at(path)
     append(writer, transaction(1), *pieces(2, 3)[:2])
     writer.sync()
-    writer.cut_open_transaction()
-    writer.cut_open_transaction()
+    writer.go_back()
+    writer.go_back()
     append(writer, *pieces(2, 3), transaction(3))
     writer.sync()
     assert read_frames(path) == [*frames_of((1,)), *frames_of((2,), frames=6), *frames_of((3,))]
@@ -249,3 +249,17 @@ def test_an_unreadable_identity_is_named(path, content):
     (path / "journal.json").write_text(content)
     with pytest.raises(JournalError):
         writer_at(path)
+
+
+def test_what_was_appended_but_never_synced_can_be_taken_back(path):
+    writer = writer_at(path, segment_size_bytes=400)
+    append(writer, transaction(1))
+    writer.sync()
+    append(writer, transaction(2, size=600), transaction(3, size=600), *pieces(4, 3)[:1])
+    assert writer.head.commit_lsn == commit_of(3)
+    writer.go_back()
+    assert writer.head.commit_lsn == commit_of(1)
+    append(writer, transaction(2), transaction(3))
+    writer.sync()
+    assert read_frames(path) == [*frames_of((1,)), *frames_of((2,)), *frames_of((3,))]
+    writer.close()

@@ -12,7 +12,8 @@ from pgtide.snapshot.visibility import Visibility
 
 
 def unseen(visibility: Visibility, *xids: int) -> list[bool]:
-    return visibility.unseen(np.array([xid % 2**32 for xid in xids], dtype=np.int64)).tolist()
+    found: list[bool] = visibility.unseen(np.array([xid % 2**32 for xid in xids], dtype=np.int64)).tolist()
+    return found
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5, 2**20])

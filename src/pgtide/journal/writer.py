@@ -51,7 +51,7 @@ class JournalWriter:
         self._lock = _take_lock(directory.lock)
         try:
             recovered = recover(directory, identity.system_identifier)
-            self.head = recovered.head
+            self.head = self._durable = recovered.head
             self.xid_ceiling = recovered.xid_ceiling
             self._offset = recovered.head.offset
             self._whole_offset = self._offset
@@ -59,7 +59,7 @@ class JournalWriter:
                 self._head_file = os.open(directory.head, os.O_RDWR | os.O_CREAT, 0o600)
                 if self._offset:
                     self._file = os.open(directory.segment(self.head.segment_lsn), os.O_RDWR)
-                self._write_head()
+                self._write_head(self.head)
         except BaseException:
             self.close()
             raise
@@ -85,26 +85,41 @@ class JournalWriter:
         with journal_writes(self.directory.path):
             if self._file >= 0:
                 os.fdatasync(self._file)
-            self.head = replace(self.head, offset=self._whole_offset, written_at_us=now_us())
-            self._write_head()
-        return self.head
+            head = replace(self.head, offset=self._whole_offset, written_at_us=now_us())
+            self._write_head(head)
+        self.head = self._durable = head
+        return head
 
     def advance(self, restart_lsn: LSN) -> Head:
         """Note durably that the source had nothing for us up to `restart_lsn`."""
         if restart_lsn <= self.head.restart_lsn:
             return self.head
-        self.cut_open_transaction()
+        if self._offset > self._whole_offset:
+            self.sync()
+            self.go_back()
         header = self._header(BlockKind.ADVANCE, BlockFlag.NONE, restart_lsn)
         self.append(header, pack_block(header, {}, [], b""))
         return self.sync()
 
-    def cut_open_transaction(self) -> None:
-        """Drop the pieces of a transaction whose end never came; the source will send it again."""
-        if self._file < 0 or self._offset == self._whole_offset:
-            return
+    def go_back(self) -> None:
+        """Forget everything past the last sync, and pieces of a transaction whose end never came.
+
+        For a new session after a failure: the source sends all of it again. A failed sync is not simply repeated,
+        because the system may by then have dropped what it could not write.
+        """
+        durable = self._durable
         with journal_writes(self.directory.path):
-            os.ftruncate(self._file, self._whole_offset)
-            self._offset = self._whole_offset
+            for lsn in self.directory.segment_lsns():
+                if lsn > durable.segment_lsn or not durable.offset:
+                    self.directory.segment(lsn).unlink()
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+            if durable.offset:
+                self._file = os.open(self.directory.segment(durable.segment_lsn), os.O_RDWR)
+                os.ftruncate(self._file, durable.offset)
+        self.head = durable
+        self._offset = self._whole_offset = durable.offset
 
     def close(self) -> None:
         """Close the files; leaves an open transaction's pieces to recovery."""
@@ -169,8 +184,8 @@ class JournalWriter:
             raise
         self._offset += len(data)
 
-    def _write_head(self) -> None:
-        os.pwrite(self._head_file, self.head.pack(), 0)
+    def _write_head(self, head: Head) -> None:
+        os.pwrite(self._head_file, head.pack(), 0)
 
 
 def _write_at(file: int, data: bytes, offset: int) -> None:

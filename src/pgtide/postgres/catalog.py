@@ -103,7 +103,7 @@ def describe_relation(connection: Connection, relation: Relation) -> Table:
         oid=relation.relation_oid,
         name=TableName(relation.namespace, relation.name),
         columns=columns,
-        key=_key(columns, rows[0][1] if rows else [], relation.replica_identity),
+        key=_announced_key(columns, rows[0][1] if rows else [], relation.replica_identity),
         replica_identity=relation.replica_identity,
         types=_type_closure(columns, read_types(connection, {column.type_oid for column in columns})),
     )
@@ -154,6 +154,14 @@ def _source_table(row: tuple[Any, ...], types: dict[int, TypeInfo]) -> SourceTab
         types=_type_closure(columns, types),
     )
     return SourceTable(table, estimated_rows, size_bytes, pages, filenode)
+
+
+def _announced_key(columns: tuple[Column, ...], primary_key: list[str], replica_identity: str) -> tuple[str, ...]:
+    """The stream itself marks the primary key; the catalog, which may be newer, only puts its columns in order."""
+    marked = tuple(column.name for column in columns if column.key)
+    if replica_identity == "d" and set(marked) != set(primary_key):
+        return marked
+    return _key(columns, primary_key, replica_identity)
 
 
 def _key(columns: tuple[Column, ...], primary_key: list[str], replica_identity: str) -> tuple[str, ...]:

@@ -106,6 +106,16 @@ def empty(table: Table) -> Changes:
     )
 
 
+def key_codes(column: Array) -> Rows:
+    """Small integers that are the same exactly where the values are; null is a value, and NaN is itself."""
+    if pa.types.is_nested(column.type):
+        # Arrow has no hash of a list. Arrays are rare in keys, and short.
+        column = pa.array([None if each is None else repr(each) for each in column.to_pylist()], pa.string())
+    encoded = compute.dictionary_encode(column, null_encoding="encode")
+    codes: Rows = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
+
+
 def _join(arrays: Sequence[Array]) -> Array:
     return pa.concat_arrays(list(arrays))
 

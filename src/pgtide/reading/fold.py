@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgtide.reading.changes import CREATE, DELETE, TRUNCATE, Changes, Mask, Rows, compute
+from pgtide.reading.changes import CREATE, DELETE, TRUNCATE, Changes, Mask, Rows, key_codes
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,7 @@ def index_keys(changes: Changes) -> KeyIndex:
         column = changes.columns[name]
         if changes.key_changed is not None:
             column = pa.concat_arrays([column, changes.old_key[name]])
-        encoded = compute.dictionary_encode(column, null_encoding="encode")
-        values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        _, codes = np.unique(codes * (len(encoded.dictionary) + 1) + values, return_inverse=True)
+        _, codes = np.unique(codes * (len(codes) + 1) + key_codes(column), return_inverse=True)
     if changes.key_changed is not None:
         # Rows without an old key were numbered as the key of nulls, which no row has.
         real = np.concatenate((np.ones(rows, dtype=bool), changes.key_changed))

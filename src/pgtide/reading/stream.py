@@ -19,7 +19,20 @@ from pgtide.columns import NULL, UNCHANGED, ColumnSlices, decode_columns, walk_s
 from pgtide.errors import ProtocolError
 from pgtide.frames import ENVELOPE_SIZE, Frames, TransactionColumns
 from pgtide.pgoutput import Truncate, parse_message
-from pgtide.reading.changes import CREATE, DELETE, TRUNCATE, UPDATE, Array, Changes, Mask, Rows, compute, concat, empty
+from pgtide.reading.changes import (
+    CREATE,
+    DELETE,
+    TRUNCATE,
+    UPDATE,
+    Array,
+    Changes,
+    Mask,
+    Rows,
+    compute,
+    concat,
+    empty,
+    key_codes,
+)
 from pgtide.schema import Table
 
 _OP = np.zeros(256, dtype=np.uint8)
@@ -73,7 +86,7 @@ def _decode_rows(frames: Frames, rows: Rows, table: Table) -> Changes:
         raise ProtocolError("an update has no new row after the old one")
     starts[has_old] = after + 1
     new, _ = walk_stream_tuples(frames.buffer, starts, ends, len(table.columns))
-    _fill_unchanged(new, old, has_old, kinds[has_old] == _OLD_ROW)
+    _fill_unchanged(table, new, old, has_old, kinds[has_old] == _OLD_ROW)
     columns = decode_columns(frames.buffer, new, table)
     key_changed, old_key = _old_keys(frames, table, columns, old, has_old, len(rows))
     changes = replace(empty(table), op=_OP[tags], columns=columns, unchanged=_unchanged(new, table, tags))
@@ -88,10 +101,15 @@ def _require_kinds(tags: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> None:
         raise ProtocolError("a change carries a tuple of the wrong kind")
 
 
-def _fill_unchanged(new: Sequence[ColumnSlices], old: Sequence[ColumnSlices], has_old: Rows, whole: Mask) -> None:
-    """Take values that were not sent from the old row, where it is a whole row and not just a key."""
-    for new_column, old_column in zip(new, old, strict=True):
-        missing = whole & (new_column.state[has_old] == UNCHANGED)
+def _fill_unchanged(
+    table: Table, new: Sequence[ColumnSlices], old: Sequence[ColumnSlices], has_old: Rows, whole: Mask
+) -> None:
+    """Take values that were not sent from the old row: all of them if it is a whole row, else those of the key.
+
+    A key can lie in TOAST too; then Postgres sends the old key even though it is still the key.
+    """
+    for column, new_column, old_column in zip(table.columns, new, old, strict=True):
+        missing = (whole | column.key) & (new_column.state[has_old] == UNCHANGED)
         rows = has_old[missing]
         new_column.state[rows] = old_column.state[missing]
         new_column.start[rows] = old_column.start[missing]
@@ -133,6 +151,11 @@ def _old_keys(
 
 
 def _same(left: Array, right: Array) -> Mask:
+    if pa.types.is_floating(left.type) or pa.types.is_nested(left.type):
+        # A key of NaN is equal to itself; and lists cannot be compared.
+        codes = key_codes(pa.concat_arrays([left, right]))
+        same: Mask = codes[: len(left)] == codes[len(left) :]
+        return same
     equal: Array = compute.fill_null(compute.equal(left, right), False)
     mask: Mask = equal.to_numpy(zero_copy_only=False).astype(np.bool_)
     return mask

@@ -34,7 +34,7 @@ TIMEOUT_SECONDS = 120.0
 # Each round waits for the pipeline once. A row that is written so often that no round sees it at rest stays undecided.
 _ROUNDS = 10
 # Up to here suspects are looked up by key; more are found faster by reading the table again.
-_FEW_SUSPECTS = 10_000
+_FEW_SUSPECTS = 100_000
 
 
 # Takes a line for people, now and then.
