@@ -263,3 +263,8 @@ def test_what_was_appended_but_never_synced_can_be_taken_back(path):
     writer.sync()
     assert read_frames(path) == [*frames_of((1,)), *frames_of((2,)), *frames_of((3,))]
     writer.close()
+
+
+def test_a_segment_that_has_only_its_descriptions_is_not_full(path):
+    write_journal(path, [transaction(number) for number in range(1, 6)], segment_size_bytes=10)
+    assert read_frames(path) == [frame for number in range(1, 6) for frame in frames_of((number,))]

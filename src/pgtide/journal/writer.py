@@ -130,7 +130,10 @@ class JournalWriter:
             setattr(self, name, -1)
 
     def _full(self) -> bool:
-        return self._file < 0 or self._offset >= self._segment_size_bytes
+        """Time for a new segment. One that has only its table descriptions is not full, however many they are."""
+        if self._file < 0:
+            return True
+        return self._offset >= self._segment_size_bytes and self.head.restart_lsn > self.head.segment_lsn
 
     def _roll(self, header: BlockHeader) -> None:
         """Begin a new segment, named by the first LSN that it may hold; if that fails, nothing has changed."""
