@@ -4,8 +4,9 @@ pg_recvlogical writes what it receives to /dev/null; capture frames it, checks i
 that. Both read the same WAL with the same options, each time from a new copy of a slot that was made before the load.
 They take turns, and the median of three counts, so that a slow moment of the machine does not favour one.
 
-Capture can be the faster one. The walsender sends every message by itself; pg_recvlogical is woken for nearly each of
-them and each wake-up costs the walsender time, while capture, busy with what it has, finds many at once.
+Capture can be the faster one. The walsender sends every message by itself, and waking a reader costs it: pg_recvlogical
+sleeps as soon as it has caught up and was woken 40,000 to 200,000 times for a million changes, capture, busy with what
+it has, fewer than 10,000 times; the walsender spent 2.6 to 6.0 s in the kernel with the one, 1.6 to 2.0 s with the other.
 
 The clock of capture runs from the moment when it streams until the journal has synced the end of the load; that of
 pg_recvlogical covers its whole run, whose start takes a hundredth of a second.

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -73,6 +74,16 @@ def history(source: Source, drawn: Sequence[Steps]) -> list[list[Change]]:
     return transactions
 
 
+class Played(NamedTuple):
+    """A history, what the chunk's snapshot saw of it, after how many transactions H stands, and the final state."""
+
+    transactions: list[list[Change]]
+    visible: State
+    snapshot: Visibility
+    high: int
+    final: State
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The snapshot is taken when `taken` transactions have committed; H stands behind `high` of them.
@@ -103,8 +114,8 @@ class Schedule:
             {random_.randrange(count + 1) for _ in range(random_.choice([0, 1, 3]))},
         )
 
-    def check(self, *, standby: bool = False) -> None:
-        """Play it, and compare the sink with the source."""
+    def play(self, *, standby: bool = False) -> Played:
+        """What happens in the source, and what the snapshot sees of it."""
         source = Source(self.table)
         for index, key in enumerate(KEYS[self.table.oid]):
             if self.before >> index & 1:
@@ -120,14 +131,20 @@ class Schedule:
         running = tuple(FIRST_XID + index for index in sorted(unseen))
         xmax = FIRST_XID + taken
         snapshot = Visibility(min(running, default=xmax), xmax, () if standby else running, standby)
-        chunk = changes_of(self.table, [Change(READ, key, row) for key, row in sorted(visible.items())])
+        return Played(transactions, visible, snapshot, high, source.rows)
+
+    def check(self, *, standby: bool = False) -> None:
+        """Play it, and compare the sink with the source."""
+        played = self.play(standby=standby)
+        transactions, high = played.transactions, played.high
+        chunk = changes_of(self.table, [Change(READ, key, row) for key, row in sorted(played.visible.items())])
         window = changes_of(self.table, [change for transaction in transactions[:high] for change in transaction])
-        rows = np.flatnonzero(snapshot.unseen(window.xid))
+        rows = np.flatnonzero(played.snapshot.unseen(window.xid))
         reduced = reduce_chunk(chunk, [window.take(rows)] if len(rows) else [])
         sink: State = {}
         for batch in stream_batches(self.table, transactions, reduced, high, self.cuts):
             apply_compacted(sink, compact(batch))
-        assert sink == source.rows
+        assert sink == played.final
 
 
 def stream_batches(

@@ -43,6 +43,26 @@ def test_a_lost_checkpoint_repeats_nothing_because_the_lake_knows_its_position(f
     assert flow.assert_exact() == 3
 
 
+def test_a_lake_without_its_tables_is_refused(flow: Flow) -> None:
+    flow.sql.execute("create table a (id int primary key)")
+    flow.run()
+    assert flow.pipeline is not None
+    flow.pipeline.stop()
+    shutil.rmtree(flow.path / "lake")
+    with pytest.raises(SinkError, match=r"table public\.a is missing from the sink"):
+        flow.start_pipeline()
+
+
+def test_a_lake_of_another_journal_is_refused(flow: Flow) -> None:
+    flow.sql.execute("create table a (id int primary key)")
+    flow.run()
+    assert flow.pipeline is not None
+    flow.pipeline.stop()
+    shutil.rmtree(flow.config.journal.path / "consumers")
+    with pytest.raises(SinkError, match="has a copy that this journal does not know"):
+        flow.start_pipeline()
+
+
 def test_a_new_nullable_column_is_followed(flow: Flow) -> None:
     flow.sql.execute("create table a (id int primary key, v int)")
     flow.sql.execute("insert into a values (1, 1)")

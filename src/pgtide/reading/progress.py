@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 
 from pgtide.journal import JournalDirectory
 from pgtide.journal.layout import read_json, write_json
+from pgtide.lsn import LSN, ZERO
 from pgtide.reading.plan import JournalView
 from pgtide.snapshot.events import ChunkCopied, SnapshotDone, SnapshotStarted
 
 
 @dataclass
 class TableProgress:
-    """How far a table's copy is."""
+    """How far a table's copy is. `first_chunk_lsn`: whoever has applied it has some of the table."""
 
     table: str
     oid: int
     started: SnapshotStarted | None = None
     chunks: dict[int, ChunkCopied] = field(default_factory=dict)
     done: bool = False
+    first_chunk_lsn: LSN = ZERO
 
     @property
     def rows(self) -> int:
@@ -45,7 +47,9 @@ def read_progress(directory: JournalDirectory, view: JournalView | None = None) 
         if isinstance(event, SnapshotStarted):
             progress[event.oid] = TableProgress(event.table, event.oid, event)
         elif isinstance(event, ChunkCopied) and _current(progress, event):
-            progress[event.oid].chunks[event.chunk] = event
+            table = progress[event.oid]
+            table.chunks[event.chunk] = event
+            table.first_chunk_lsn = table.first_chunk_lsn or placed.commit_lsn
         elif isinstance(event, SnapshotDone) and _current(progress, event):
             progress[event.oid].done = True
     return progress
@@ -65,5 +69,6 @@ def _kept(directory: JournalDirectory) -> Iterable[TableProgress]:
 
 def keep_progress(directory: JournalDirectory, progress: Iterable[TableProgress]) -> None:
     """Remember which tables are done, for when retention has removed the segments that say so."""
-    done = {str(each.oid): each.table for each in progress if each.done}
+    # A copy: other tables are being begun meanwhile.
+    done = {str(each.oid): each.table for each in list(progress) if each.done}
     write_json(directory.path / "snapshots.json", {"done": done})

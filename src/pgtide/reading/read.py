@@ -135,6 +135,10 @@ def _joined(pieces: list[_Piece]) -> tuple[Frames, TransactionColumns]:
 def _merge_chunk(planned: ChunkRead) -> Changes:
     """A chunk's rows as they are true at its high watermark."""
     rows = read_chunk(planned.path)
+    if len(rows) != planned.chunk.rows:
+        raise JournalCorrupt(
+            f"chunk {planned.path} is damaged", detail=f"it has {len(rows)} rows, {planned.chunk.rows} were written"
+        )
     visibility = planned.chunk.visibility
     before = LSN(planned.placed.commit_lsn - 1)
     window = []

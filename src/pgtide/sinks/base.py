@@ -37,5 +37,9 @@ class Sink(ABC):
         """
 
     @abstractmethod
+    def in_use(self) -> bool:
+        """Whether the target has tables that this pipeline wrote."""
+
+    @abstractmethod
     def maintain(self) -> None:
         """Called after each batch: tidy up if it is time. Must not change what readers see."""

@@ -78,6 +78,10 @@ class DeltaSink(Sink):
                 hint="check that the disk has room and that this user may write there; then run the command again",
             ) from error
 
+    def in_use(self) -> bool:
+        logs = self._root.glob("*/*/_delta_log")
+        return any(DeltaTable(str(log.parent)).transaction_version(self._application) is not None for log in logs)
+
     def maintain(self) -> None:
         """Put small files together and remove those that nobody needs any more."""
         if time.monotonic() - self._maintained_at < _MAINTENANCE_SECONDS:

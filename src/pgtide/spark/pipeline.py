@@ -25,6 +25,8 @@ from pgtide.errors import PgtideError, SinkError
 from pgtide.journal import Consumers, JournalDirectory, JournalReader
 from pgtide.lsn import LSN
 from pgtide.reading.compact import Compacted
+from pgtide.reading.progress import read_progress
+from pgtide.schema import TableName
 from pgtide.sinks import make_sink
 from pgtide.spark.batches import Selection, load_compacted
 
@@ -82,14 +84,36 @@ class Pipeline:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _require_history(self) -> None:
-        """A pipeline that has never run needs the journal from its beginning, snapshots and all."""
+        """Sink and journal must know each other: a copy that lacks what came before would look whole and not be."""
         known = self._consumers.load(self._config.name)
-        if known is not None:
-            self.applied_lsn, self.changes, self.commit_at_us = known.applied_lsn, known.changes, known.commit_at_us
+        if known is None:
+            self._require_unused_sink()
+            self.applied_lsn = JournalReader(self._directory).start_lsn()
+            self._consumers.save(self._config.name, self.applied_lsn)
             return
-        start = JournalReader(self._directory).start_lsn()
-        self._consumers.save(self._config.name, start)
-        self.applied_lsn = start
+        self.applied_lsn, self.changes, self.commit_at_us = known.applied_lsn, known.changes, known.commit_at_us
+        for table in read_progress(self._directory).values():
+            name = TableName.parse(table.table)
+            begun = table.done or table.first_chunk_lsn
+            if begun and table.first_chunk_lsn <= known.applied_lsn and self._config.selects(name):
+                self._require_table(name)
+
+    def _require_unused_sink(self) -> None:
+        if self._sink.in_use():
+            raise SinkError(
+                f"the sink of pipeline {self._config.name!r} has a copy that this journal does not know",
+                hint="remove the sink's tables, or give the pipeline another name and path; if the journal was moved, "
+                "point journal.url at it",
+            )
+
+    def _require_table(self, name: TableName) -> None:
+        if not self._sink.applied_lsn(name):
+            raise SinkError(
+                f"table {name} is missing from the sink of pipeline {self._config.name!r}",
+                detail="the journal says that it was copied there",
+                hint="restore the table; or copy everything again: remove the journal and the sink's tables, run "
+                "`pgtide destroy` and `pgtide init`",
+            )
 
     def _apply_batch(self, frame: DataFrame, batch_id: int) -> None:
         try:
