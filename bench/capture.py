@@ -6,7 +6,7 @@ They take turns, and the median of three counts, so that a slow moment of the ma
 
 Capture can be the faster one. The walsender sends every message by itself, and waking a reader costs it: pg_recvlogical
 sleeps as soon as it has caught up and was woken 40,000 to 200,000 times for a million changes, capture, busy with what
-it has, fewer than 10,000 times; the walsender spent 2.6 to 6.0 s in the kernel with the one, 1.6 to 2.0 s with the other.
+it has, fewer than 10,000 times; the walsender spent 2.6 to 6.0 s in the kernel with the first, 1.6 to 2.0 s with it.
 
 The clock of capture runs from the moment when it streams until the journal has synced the end of the load; that of
 pg_recvlogical covers its whole run, whose start takes a hundredth of a second.

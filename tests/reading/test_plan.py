@@ -94,7 +94,8 @@ def copy_cells(table: Table, key: Key, row: Row) -> list[bytes | None]:
 def _cell(column: Column, value: Any) -> bytes | None:
     if value is None:
         return None
-    return value.to_bytes(4, "big", signed=True) if column.type_oid == INT4 else value.encode()
+    data: bytes = value.to_bytes(4, "big", signed=True) if column.type_oid == INT4 else value.encode()
+    return data
 
 
 def in_columns(table: Table, key: Key, row: Row) -> list[Any]:
@@ -179,12 +180,8 @@ def test_a_table_altered_just_before_a_segment_begins_is_read_under_the_version_
     recorder = Recorder(tmp_path, old, new)
     source, start = recorder.source, LSN(recorder.source.lsn)
     recorder.transaction(relation_of(old), insert(old, 1, 1, "a" * SEGMENT_SIZE, "b"))
-    recorder.write(
-        [
-            *source.transaction(insert(old, 2, 2, "a", "b")),
-            *source.transaction(relation_of(new), insert(new, 3, 3, 9, "a", "b")),
-        ]
-    )
+    under_old = source.transaction(insert(old, 2, 2, "a", "b"))
+    recorder.write([*under_old, *source.transaction(relation_of(new), insert(new, 3, 3, 9, "a", "b"))])
     assert len(recorder.journal.directory.segment_lsns()) == 2
     rows = [told.row for told in read_between(recorder.view, old.oid, start, recorder.view.end())]
     assert rows == [(1, 1, "a" * SEGMENT_SIZE, "b"), (2, 2, "a", "b"), (3, 3, 9, "a", "b")]
@@ -235,7 +232,7 @@ def test_events_stand_at_the_commit_of_their_transaction_and_those_of_others_are
     placed = list(recorder.view.events(start, recorder.view.end()))
     assert [(each.event, each.commit_lsn) for each in placed] == [(Barrier("one"), first), (Barrier("two"), last)]
     assert [each.xid for each in placed] == [701, 705]
-    assert list(recorder.view.events(first, recorder.view.end()))[0].commit_lsn == last
+    assert [each.commit_lsn for each in recorder.view.events(first, recorder.view.end())] == [last]
     assert recorder.view.plan(first, last).events == placed[1:]
 
 

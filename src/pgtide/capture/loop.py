@@ -117,9 +117,6 @@ class Capture:
     def _session(self, journal: JournalWriter) -> None:
         """One replication connection, from connect to loss or stop."""
         journal.go_back()
-        # If the session before ended in a full disk, blocks may be written that are not synced: they would be
-        # acknowledged, because this session begins behind them.
-        journal.sync()
         source = self._config.source
         with connect(source) as connection:
             slot = require_usable(

@@ -14,7 +14,7 @@ from pgtide.cli.output import EXIT_NOT_PASSED, Output
 def command(
     seconds: Annotated[float, typer.Option(help="How long the writers write", min=1)] = 20.0,
     directory: Annotated[Path, typer.Option(help="Where journal and lake go; emptied first")] = Path("demo-data"),
-    scale: Annotated[float, typer.Option(help="Size of the shop; 1 is about 230,000 rows", min=0.01)] = 1.0,
+    scale: Annotated[float, typer.Option(help="Size of the shop; 1 is about 258,000 rows", min=0.01)] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Copy a live Postgres into a Delta lake, and verify every row.

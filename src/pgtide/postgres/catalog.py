@@ -110,9 +110,12 @@ def describe_relation(connection: Connection, relation: Relation) -> Table:
 
 
 def read_types(connection: Connection, oids: Iterable[int]) -> dict[int, TypeInfo]:
-    """Types by OID, with the types they are made of. Built-in ones are known without asking."""
+    """Types by OID, with the types they are made of.
+
+    Built-in ones are known without asking, but for the few that have no binary form.
+    """
     types: dict[int, TypeInfo] = {}
-    wanted = {oid for oid in oids if oid >= FIRST_USER_OID}
+    wanted = set(oids)
     while wanted:
         rows = connection.execute(load_sql("read_types"), {"oids": sorted(wanted)}).fetchall()
         for row in rows:

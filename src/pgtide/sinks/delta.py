@@ -102,10 +102,16 @@ class DeltaSink(Sink):
         return self._tables[name]
 
     def _create(self, table: Table) -> DeltaTable:
+        _require_distinct_names(table)
         path = self.path(table.name)
         path.mkdir(parents=True, exist_ok=True)
-        description = f"copy of {table.name}, kept by pgtide"
-        self._tables[table.name] = DeltaTable.create(str(path), target_schema(table), description=description)
+        schema = target_schema(table)
+        self._tables[table.name] = DeltaTable.create(
+            str(path),
+            schema,
+            description=f"copy of {table.name}, kept by pgtide",
+            configuration=_configuration(schema),
+        )
         return self._tables[table.name]
 
 
@@ -115,9 +121,23 @@ def target_schema(table: Table) -> pa.Schema:
     return schema.append(pa.field(ROW_HASH, pa.binary())) if table.keyless else schema
 
 
+def _require_distinct_names(table: Table) -> None:
+    """Delta takes names that differ only in case for the same."""
+    seen: dict[str, str] = {}
+    for name in target_schema(table).names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise SinkError(
+                f"table {table.name} cannot be kept as a Delta table",
+                detail=f"columns {other!r} and {name!r} differ only in case, which Delta does not allow",
+                hint=f'rename one of them, or leave the table out: tables: ["!{table.name}"]',
+            )
+
+
 def _write(target: DeltaTable, compacted: Compacted, commit: CommitProperties) -> None:
     """One commit for the whole batch, whatever it holds."""
     schema = _schema(target)
+    version = target.version()
     if compacted.table.keyless:
         _write_multiset(target, compacted, schema, commit)
     elif compacted.truncated:
@@ -126,6 +146,9 @@ def _write(target: DeltaTable, compacted: Compacted, commit: CommitProperties) -
         write_deltalake(target, _rows(compacted.upserts.columns, schema), mode="append", commit_properties=commit)
     else:
         _merge(target, compacted, schema, commit)
+    if target.version() == version:
+        # A merge that finds nothing to do makes no commit, but the position must be kept.
+        write_deltalake(target, schema.empty_table(), mode="append", commit_properties=commit)
 
 
 def _merge(target: DeltaTable, compacted: Compacted, schema: pa.Schema, commit: CommitProperties) -> None:
@@ -269,6 +292,8 @@ def _rows(columns: dict[str, Array], schema: pa.Schema) -> pa.Table:
 
 def _evolve(target: DeltaTable, table: Table) -> None:
     """Follow the one change of a table that needs nothing but a new column; stop at any other."""
+    if table.keyless != (ROW_HASH in _schema(target).names):
+        raise _altered(table, [f"the key ({', '.join(table.key) or 'there is none any more'})"])
     have = {field.name: field.type for field in _schema(target)}
     want = target_schema(table)
     added = [field for field in want if field.name not in have]
@@ -313,6 +338,25 @@ def _quoted(name: str) -> str:
 
 
 def _directory_name(name: str) -> str:
-    """A name that is one path component, whatever characters it has; ordinary names stay as they are."""
-    safe = "".join(char if char.isalnum() or char in "_-. " else f"%{ord(char):02X}" for char in name)
-    return f"%2E{safe[1:]}" if safe.startswith(".") else safe
+    """A name that is one path component, whatever characters it has; ordinary names stay as they are.
+
+    Not percent-encoding: a table's path is taken for a URL and decoded.
+    """
+    safe = "".join(char if char.isalnum() or char in "_-. " else _escaped(char) for char in name)
+    return _escaped(safe[0]) + safe[1:] if safe.startswith(".") or safe == "_delta_log" else safe
+
+
+def _escaped(char: str) -> str:
+    return "".join(f"~{byte:02X}" for byte in char.encode())
+
+
+def _configuration(schema: pa.Schema) -> dict[str, str]:
+    """Keep statistics of every column but dates and times: for those past year 9999, BC or infinity they cannot be
+    written or read."""
+    if not any(pa.types.is_temporal(field.type) for field in schema):
+        return {}
+    plain = [
+        field.name for field in schema if not pa.types.is_temporal(field.type) and not pa.types.is_nested(field.type)
+    ]
+    columns = ",".join("`" + name.replace("`", "``") + "`" for name in plain)
+    return {"delta.dataSkippingStatsColumns": columns} if columns else {"delta.dataSkippingNumIndexedCols": "0"}

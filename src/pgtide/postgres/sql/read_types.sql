@@ -7,3 +7,4 @@ select t.oid::int8,
        t.typsend <> 0
 from pg_type t
 where t.oid = any (%(oids)s::oid[])
+  and (t.oid >= 16384 or t.typsend = 0)
