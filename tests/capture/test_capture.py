@@ -485,6 +485,26 @@ def test_a_journal_of_another_database_is_named(database, postgres18, journal):
     assert error.hint
 
 
+def test_a_journal_is_not_written_from_two_databases(database, postgres18, journal):
+    execute(database, LEDGER)
+    config = make_config(database, journal)
+    set_up(config, oracle=False)
+    with capturing(config):
+        wait_for_marker(config, database)
+    name = f"second_{config.source.slot[-12:]}"
+    execute(postgres18.dsn, f"create database {name}")
+    try:
+        second = make_config(postgres18.dsn_for(name), journal)
+        execute(postgres18.dsn_for(name), LEDGER)
+        set_up(second, oracle=False)
+        error = start_error(second)
+        assert isinstance(error, SourceMismatch)
+        assert name in (error.detail or "")
+    finally:
+        execute(postgres18.dsn, f"select pg_drop_replication_slot('{second.source.slot}')")
+        execute(postgres18.dsn, f"drop database {name} with (force)")
+
+
 def test_a_slot_of_another_database_is_named(database, postgres18, journal):
     execute(database, LEDGER)
     config = make_config(database, journal)

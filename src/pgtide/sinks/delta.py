@@ -25,7 +25,7 @@ from pgtide.columns import arrow_schema
 from pgtide.config import DeltaSink as DeltaConfig
 from pgtide.errors import SinkError
 from pgtide.lsn import LSN, ZERO
-from pgtide.reading.changes import Array, compute
+from pgtide.reading.changes import Array, compute, key_codes
 from pgtide.reading.compact import ROW_HASH, Compacted
 from pgtide.schema import Table, TableName
 from pgtide.sinks.base import Sink
@@ -33,6 +33,8 @@ from pgtide.sinks.base import Sink
 # Merges leave small files behind; past this many they are put together.
 _FILES_BEFORE_COMPACTION = 64
 _MAINTENANCE_SECONDS = 300.0
+# About 260,000 years: as far as the engine's calendar reaches to either side.
+_CALENDAR_DAYS = 95_000_000
 
 
 class DeltaSink(Sink):
@@ -172,8 +174,9 @@ def _merge(target: DeltaTable, compacted: Compacted, schema: pa.Schema, commit: 
     source["gone"] = pa.array(np.arange(upserts + deletes) >= upserts)
     inserts = {_quoted(name): f"source.v{index}" for index, name in enumerate(names)}
     matched = " and ".join(f"target.{_quoted(name)} = source.v{names.index(name)}" for name in table.key)
+    prunable = all(_prunable(source[f"v{names.index(name)}"]) for name in table.key)
     (
-        _merger(target, pa.table(source), matched, commit)
+        _merger(target, pa.table(source), matched, commit, prunable=prunable)
         .when_matched_delete("source.gone")
         .when_matched_update(updates, "not source.gone")
         .when_not_matched_insert(inserts, "not source.gone")
@@ -181,16 +184,29 @@ def _merge(target: DeltaTable, compacted: Compacted, schema: pa.Schema, commit: 
     )
 
 
-def _merger(target: DeltaTable, source: pa.Table, predicate: str, commit: CommitProperties) -> TableMerger:
-    """A merge whose source is at hand as a whole, so that its keys can tell which files need not be read."""
+def _merger(
+    target: DeltaTable, source: pa.Table, predicate: str, commit: CommitProperties, *, prunable: bool = True
+) -> TableMerger:
+    """A merge. If it is `prunable`, the source's keys tell which files need not be read."""
     return target.merge(
         source,
         predicate,
         source_alias="source",
         target_alias="target",
-        streamed_exec=False,
+        streamed_exec=not prunable,
         commit_properties=commit,
     )
+
+
+def _prunable(column: Array) -> bool:
+    """True if the engine can write down the least and the greatest of these values, which it does to find files by
+    them: not for lists, nor beyond its calendar, where infinity is."""
+    days = pa.types.is_date(column.type)
+    if not days and not pa.types.is_timestamp(column.type):
+        return not pa.types.is_nested(column.type)
+    limit = _CALENDAR_DAYS if days else _CALENDAR_DAYS * 86_400_000_000
+    bounds = compute.min_max(column.cast(pa.int32() if days else pa.int64())).as_py()
+    return bounds["min"] is None or (bounds["min"] >= -limit and bounds["max"] <= limit)
 
 
 def _fill_moved(target: DeltaTable, compacted: Compacted) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -200,25 +216,36 @@ def _fill_moved(target: DeltaTable, compacted: Compacted) -> tuple[dict[str, Arr
     if not upserts.moved.any():
         return columns, unchanged
     known = _rows_by_key(target, compacted.table, upserts.moved_from, list(unchanged))
-    moved = np.flatnonzero(upserts.moved)
-    keys = _key_tuples([upserts.moved_from[name] for name in compacted.table.key], moved)
+    places = _places(upserts.moved_from, known, compacted.table.key)
+    count = len(upserts.moved)
     for name, mask in unchanged.items():
-        values = columns[name].to_pylist()
-        for row, key in zip(moved.tolist(), keys, strict=True):
-            if mask[row] and key in known:
-                values[row] = known[key][name]
-        columns[name] = pa.array(values, columns[name].type)
+        there = np.where(places < 0, -1, count + places)
+        rows = np.where(mask & upserts.moved, there, np.arange(count))
+        both: Array = pa.concat_arrays([columns[name], known[name].cast(columns[name].type)])
+        columns[name] = both.take(pa.array(rows, mask=rows < 0))
         unchanged[name] = mask & ~upserts.moved
     return columns, {name: mask for name, mask in unchanged.items() if mask.any()}
 
 
-def _rows_by_key(
-    target: DeltaTable, table: Table, keys: dict[str, Array], columns: Sequence[str]
-) -> dict[tuple[Any, ...], dict[str, Any]]:
-    first = table.key[0]
-    condition = _among(first, keys[first].drop_null())
-    found = target.to_pyarrow_dataset().to_table(columns=[*table.key, *columns], filter=condition).to_pylist()
-    return {tuple(row[name] for name in table.key): row for row in found}
+def _rows_by_key(target: DeltaTable, table: Table, keys: dict[str, Array], columns: Sequence[str]) -> dict[str, Array]:
+    """Columns of the rows that may have one of these keys: the first column of the key decides."""
+    first = keys[table.key[0]].drop_null()
+    condition = None if pa.types.is_nested(first.type) else _among(table.key[0], first)
+    found = target.to_pyarrow_dataset().to_table(columns=[*table.key, *columns], filter=condition)
+    return {name: found.column(name).combine_chunks() for name in found.column_names}
+
+
+def _places(keys: dict[str, Array], known: dict[str, Array], names: Sequence[str]) -> Any:
+    """For each key where it is among the known rows, else -1. Values are not looked at one by one: Python has no room
+    for every date."""
+    count = len(keys[names[0]])
+    codes = np.zeros(count + len(known[names[0]]), dtype=np.int64)
+    for name in names:
+        column: Array = pa.concat_arrays([keys[name], known[name].cast(keys[name].type)])
+        _, codes = np.unique(codes * (len(codes) + 1) + key_codes(column), return_inverse=True)
+    place = np.full(int(codes.max()) + 1, -1, dtype=np.int64)
+    place[codes[count:]] = np.arange(len(codes) - count)
+    return place[codes[:count]]
 
 
 def _among(name: str, values: Array) -> Any:
@@ -228,11 +255,6 @@ def _among(name: str, values: Array) -> Any:
     statistics with plain text or bytes and fails; by way of a cast it does not try.
     """
     return compute.field(name).cast(values.type).isin(values)
-
-
-def _key_tuples(columns: Sequence[Array], rows: Any) -> list[tuple[Any, ...]]:
-    indices = pa.array(rows)
-    return list(zip(*(column.take(indices).to_pylist() for column in columns), strict=True))
 
 
 def _write_multiset(target: DeltaTable, compacted: Compacted, schema: pa.Schema, commit: CommitProperties) -> None:
