@@ -237,6 +237,12 @@ def _database_name(dsn: str) -> str:
             "source.dsn is not a Postgres connection string",
             hint="write postgresql://user@host:5432/database or host=… dbname=… user=…",
         ) from None
+    if "@" in str(parts.get("host") or ""):
+        # The part before the @ may belong to a password: it must not get into a message about an unknown host.
+        raise ConfigError(
+            "source.dsn has an @ that is not escaped",
+            hint="write special characters of a password as %40 (@), %2F (/), %3A (:), or give it by PGPASSWORD",
+        )
     return str(parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user") or "postgres")
 
 

@@ -114,7 +114,7 @@ class Schedule:
             {random_.randrange(count + 1) for _ in range(random_.choice([0, 1, 3]))},
         )
 
-    def play(self, *, standby: bool = False) -> Played:
+    def play(self) -> Played:
         """What happens in the source, and what the snapshot sees of it."""
         source = Source(self.table)
         for index, key in enumerate(KEYS[self.table.oid]):
@@ -130,12 +130,12 @@ class Schedule:
                 apply_one_by_one(visible, transaction)
         running = tuple(FIRST_XID + index for index in sorted(unseen))
         xmax = FIRST_XID + taken
-        snapshot = Visibility(min(running, default=xmax), xmax, () if standby else running, standby)
+        snapshot = Visibility(min(running, default=xmax), xmax, running)
         return Played(transactions, visible, snapshot, high, source.rows)
 
-    def check(self, *, standby: bool = False) -> None:
+    def check(self) -> None:
         """Play it, and compare the sink with the source."""
-        played = self.play(standby=standby)
+        played = self.play()
         transactions, high = played.transactions, played.high
         chunk = changes_of(self.table, [Change(READ, key, row) for key, row in sorted(played.visible.items())])
         window = changes_of(self.table, [change for transaction in transactions[:high] for change in transaction])

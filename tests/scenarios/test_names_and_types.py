@@ -45,8 +45,8 @@ def test_enums_domains_arrays_and_composite_keys_are_exact(flow: Flow) -> None:
         " at timestamptz default now(), d date, f float8, raw bytea, primary key (b, a))"
     )
     insert = (
-        "insert into things (a, m, p, n, xs, ts, d, f, raw) select n, 'glad', n, n / 7.0, array[n, null], array['x', '']"
-        ", date '2024-02-29' + n, 'NaN', decode(md5(n::text), 'hex') from generate_series({}, {}) n"
+        "insert into things (a, m, p, n, xs, ts, d, f, raw) select n, 'glad', n, n / 7.0, array[n, null],"
+        " array['x', ''], date '2024-02-29' + n, 'NaN', decode(md5(n::text), 'hex') from generate_series({}, {}) n"
     )
     flow.sql.execute(insert.format(1, 100))
     flow.run()

@@ -81,7 +81,7 @@ def test_rows_without_a_key_are_found_again_in_files_that_a_merge_wrote(tmp_path
     apply(CREATE, range(200), 1)
     for position, start in enumerate((0, 50, 100), start=2):
         apply(DELETE, range(start, start + 50), position)
-    left = DeltaTable(str(sink.path(table.name))).to_pyarrow_table().column("line").to_pylist()
+    left: list[Any] = DeltaTable(str(sink.path(table.name))).to_pyarrow_table().column("line").to_pylist()
     assert sorted(left) == sorted(lines[150:])
 
 

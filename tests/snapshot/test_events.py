@@ -26,7 +26,7 @@ from pgtide.snapshot.visibility import Visibility
 EVENTS: list[Event] = [
     SnapshotStarted("abc", 'public.we"ird ñ', 20001, 5, (PageRange(0, 10), PageRange(10, None)), 1000),
     SnapshotStarted("abc", "public.t", 20001, 5, (), 0),
-    ChunkCopied("abc", "public.t", 20001, 0, "chunks/abc/1.chunk", 10, 500, "10:20:11,12", standby=True),
+    ChunkCopied("abc", "public.t", 20001, 0, "chunks/abc/1.chunk", 10, 500, "10:20:11,12"),
     ChunkCopied("abc", "public.t", 20001, -1, "chunks/abc/1.chunk", 0, 0, "10:10:"),
     SnapshotDone("abc", "public.t", 20001, 10),
     Barrier("xyz"),
@@ -43,8 +43,8 @@ def test_an_event_comes_back(event):
 
 
 def test_a_chunk_says_what_it_saw():
-    chunk = ChunkCopied("abc", "public.t", 20001, 0, "x", 1, 1, "10:20:11,12", standby=True)
-    assert chunk.visibility == Visibility(10, 20, (11, 12), standby=True)
+    chunk = ChunkCopied("abc", "public.t", 20001, 0, "x", 1, 1, "10:20:11,12")
+    assert chunk.visibility == Visibility(10, 20, (11, 12))
 
 
 @pytest.mark.parametrize("content", [b'{"kind":"later","x":1}', b'{"kind":"","a":[]}'])

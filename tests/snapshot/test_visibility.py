@@ -1,4 +1,4 @@
-"""Which transactions a snapshot could see: by their ids, over the wrap, and the rule for standbys."""
+"""Which transactions a snapshot could see: by their ids, also over the wrap."""
 
 from __future__ import annotations
 
@@ -25,25 +25,18 @@ def test_what_had_ended_is_seen_and_what_ran_or_came_later_is_not(epoch, start):
     assert unseen(visibility, *[base + step for step in expected]) == list(expected.values())
 
 
-def test_on_a_standby_everything_from_xmin_on_is_unseen():
-    visibility = Visibility(2**32 - 2, 2**32 + 3, (), standby=True)
-    steps = range(-3, 6)
-    assert unseen(visibility, *[2**32 - 2 + step for step in steps]) == [step >= 0 for step in steps]
-
-
 @given(
     st.integers(2**31, 2**62),
     st.integers(0, 100),
     st.sets(st.integers(0, 100)),
     st.lists(st.integers(-(2**31) + 200, 2**31 - 200), max_size=20),
-    st.booleans(),
 )
-def test_ids_within_half_a_wrap_are_told_apart(xmin, width, running, offsets, standby):
+def test_ids_within_half_a_wrap_are_told_apart(xmin, width, running, offsets):
     xmax = xmin + width
     listed = tuple(sorted(xmin + each for each in running if each < width))
-    visibility = Visibility(xmin, xmax, listed, standby)
+    visibility = Visibility(xmin, xmax, listed)
     xids = [xmax + offset for offset in offsets]
-    expected = [xid >= xmin if standby else xid >= xmax or xid in listed for xid in xids]
+    expected = [xid >= xmax or xid in listed for xid in xids]
     assert unseen(visibility, *xids) == expected
 
 

@@ -61,6 +61,13 @@ def wal_level(connection: Connection, source: Source) -> Iterator[CheckResult]:
     yield CheckResult("wal_level", level == "logical", level, remedy)
 
 
+def primary_server(connection: Connection, source: Source) -> Iterator[CheckResult]:
+    """Watermarks are written into the WAL, which only a primary can."""
+    (standby,) = one(connection, "select pg_is_in_recovery()")
+    finding = "the source is a standby" if standby else "the source is a primary"
+    yield CheckResult("primary server", not standby, finding, "point source.dsn at the primary")
+
+
 def replication_privilege(connection: Connection, source: Source) -> Iterator[CheckResult]:
     role, allowed = one(
         connection,
@@ -166,6 +173,7 @@ def _role(connection: Connection) -> str:
 REQUIREMENTS: list[Check] = [
     server_version,
     wal_level,
+    primary_server,
     replication_privilege,
     walsender_capacity,
     slot_capacity,

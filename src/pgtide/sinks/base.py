@@ -5,7 +5,8 @@ A pipeline gives a sink, for each batch and table, the folded changes up to a po
 - applies them atomically where its target can: a reader sees all of a table's batch or nothing;
 - stores the position with the data, in the same step, and answers it from `applied_lsn`: what a kill leaves is known
   from the target itself;
-- changes nothing when a batch comes again: `apply` with a position that is not past `applied_lsn` is a no-op;
+- changes nothing when a batch comes again: `apply` with a position that is not past `applied_lsn` is a no-op; a batch
+  that begins before `applied_lsn` and ends behind it is never given;
 - may be called for several tables at the same time, for one table only in order.
 
 A column that is `unchanged` keeps the value that the target has under the row's key, or, for a row that moved, under

@@ -68,8 +68,10 @@ def copy_chunk(task: ChunkTask) -> ChunkCopied:
         connection.read_only = True
         with WholeFile(Path(task.journal, task.path), task.system_identifier) as file:
             with connection.transaction():
-                visible, standby = _look(connection, task)
+                (visible,) = one(connection, "select pg_current_snapshot()::text")
                 rows = _copy_rows(connection, task, file)
+                # The copy has locked the table, so what is stored now is what was read.
+                _require_same_storage(connection, task)
             file.commit()
         connection.isolation_level = None
         connection.read_only = None
@@ -82,22 +84,16 @@ def copy_chunk(task: ChunkTask) -> ChunkCopied:
             rows=rows,
             bytes=file.size,
             visible=visible,
-            standby=standby,
         )
         emit(connection, task.source.slot, dump_event(copied))
     return copied
 
 
-def _look(connection: Connection, task: ChunkTask) -> tuple[str, bool]:
-    """Take the snapshot, and make sure that the table is still stored where it was."""
-    visible, standby, filenode = one(
-        connection,
-        "select pg_current_snapshot()::text, pg_is_in_recovery(), coalesce(pg_relation_filenode(%s::oid), 0)::int8",
-        [task.table.oid],
-    )
+def _require_same_storage(connection: Connection, task: ChunkTask) -> None:
+    query = "select coalesce(pg_relation_filenode(%s::oid), 0)::int8"
+    (filenode,) = one(connection, query, [task.table.oid])
     if filenode != task.filenode:
         raise TableRewritten(f"table {task.table.name} was rewritten or dropped while it was being copied")
-    return visible, standby
 
 
 def _copy_rows(connection: Connection, task: ChunkTask, file: WholeFile) -> int:

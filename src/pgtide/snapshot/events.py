@@ -58,11 +58,10 @@ class ChunkCopied:
     rows: int
     bytes: int
     visible: str
-    standby: bool = False
 
     @property
     def visibility(self) -> Visibility:
-        return Visibility.parse(self.visible, standby=self.standby)
+        return Visibility.parse(self.visible)
 
     @classmethod
     def load(cls, document: dict[str, Any]) -> ChunkCopied:

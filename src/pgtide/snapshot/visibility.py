@@ -17,19 +17,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Visibility:
-    """A snapshot's view. On a standby the list of running transactions is not to be had, so there everything from xmin
-    on counts as unseen: that reduces a row needlessly now and then, which is harmless."""
+    """A snapshot's view."""
 
     xmin: int
     xmax: int
     running: tuple[int, ...] = ()
-    standby: bool = False
 
     @classmethod
-    def parse(cls, text: str, *, standby: bool = False) -> Visibility:
+    def parse(cls, text: str) -> Visibility:
         """Read pg_current_snapshot()'s text form."""
         xmin, xmax, running = text.split(":")
-        return cls(int(xmin), int(xmax), tuple(int(xid) for xid in running.split(",") if xid), standby)
+        return cls(int(xmin), int(xmax), tuple(int(xid) for xid in running.split(",") if xid))
 
     def __str__(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
@@ -41,7 +39,4 @@ class Visibility:
         transactions to either side.
         """
         full = self.xmax + ((xids - self.xmax + 2**31) % 2**32 - 2**31)
-        if self.standby:
-            unseen: NDArray[np.bool_] = full >= self.xmin
-            return unseen
         return (full >= self.xmax) | np.isin(full, np.array(self.running, dtype=np.int64))

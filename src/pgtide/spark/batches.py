@@ -24,6 +24,7 @@ from pgtide.schema import Table, TableName, selected_by
 _COMPACTED: dict[str, Any] = {
     "table": pa.string(),
     "step": pa.int32(),
+    "after": pa.string(),
     "upto": pa.string(),
     "header": pa.string(),
     "upserts": pa.binary(),
@@ -66,18 +67,18 @@ def split_tasks(ranges: Sequence[TableRange], small_bytes: int = 4 * 1024 * 1024
     return tasks
 
 
-def compacted_batches(ranges: Sequence[TableRange], upto: LSN) -> Iterator[pa.RecordBatch]:
+def compacted_batches(ranges: Sequence[TableRange], after: LSN, upto: LSN) -> Iterator[pa.RecordBatch]:
     """Read and fold tables; one row for each version of each table that changed.
 
-    The first row has only the position: the pipeline comes that far even if no table has changed.
+    The first row has only the positions: the pipeline comes that far even if no table has changed.
     """
-    yield pa.RecordBatch.from_pylist([{"upto": str(upto)}], schema=COMPACTED_SCHEMA)
+    yield pa.RecordBatch.from_pylist([{"after": str(after), "upto": str(upto)}], schema=COMPACTED_SCHEMA)
     for planned in ranges:
         for step, changes in enumerate(read_changes(planned)):
-            yield _row(compact(changes), step, upto)
+            yield _row(compact(changes), step)
 
 
-def _row(compacted: Compacted, step: int, upto: LSN) -> pa.RecordBatch:
+def _row(compacted: Compacted, step: int) -> pa.RecordBatch:
     header = {
         "table": compacted.table.to_json(),
         "truncated": compacted.truncated,
@@ -87,7 +88,6 @@ def _row(compacted: Compacted, step: int, upto: LSN) -> pa.RecordBatch:
     row = {
         "table": str(compacted.table.name),
         "step": step,
-        "upto": str(upto),
         "header": json.dumps(header),
         "upserts": _to_ipc(_upsert_columns(compacted.upserts)),
         "deleted": _to_ipc(compacted.deleted),

@@ -8,7 +8,6 @@ again after a kill changes nothing, whatever the query's checkpoint says.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +23,11 @@ from pgtide.config import Pipeline as PipelineConfig
 from pgtide.errors import PgtideError, SinkError
 from pgtide.journal import Consumers, JournalDirectory, JournalReader
 from pgtide.lsn import LSN
-from pgtide.reading.compact import Compacted
+from pgtide.reading.compact import Compacted, compact
+from pgtide.reading.plan import JournalView
 from pgtide.reading.progress import read_progress
-from pgtide.schema import TableName
+from pgtide.reading.read import read_changes
+from pgtide.schema import Table, TableName
 from pgtide.sinks import make_sink
 from pgtide.spark.batches import Selection, load_compacted
 
@@ -47,7 +48,6 @@ class Pipeline:
         self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, thread_name_prefix=f"apply-{config.name}")
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
-        self._lock = threading.Lock()
         self.name = config.name
         self.changes = 0
         self.commit_at_us = 0
@@ -61,6 +61,8 @@ class Pipeline:
             .option("journal", str(self._directory.path))
             .option("compacted", Selection(self._config.tables).dump())
             .option("maxBytesPerTrigger", str(self._config.max_batch_bytes))
+            # Counts only where there is no checkpoint, that is on the first start or if it was lost.
+            .option("startingPosition", str(self.applied_lsn))
             .load()
         )
         writer = stream.writeStream.queryName(self._config.name).foreachBatch(self._apply_batch)
@@ -123,25 +125,39 @@ class Pipeline:
             raise
 
     def _apply(self, rows: pa.Table) -> None:
-        upto = LSN(0)
+        after = upto = LSN(0)
         tables: dict[str, list[tuple[int, Compacted]]] = defaultdict(list)
         for row in rows.to_pylist():
-            upto = LSN.parse(row["upto"])
-            if row["table"] is not None:
+            if row["table"] is None:
+                after, upto = LSN.parse(row["after"]), LSN.parse(row["upto"])
+            else:
                 compacted = load_compacted(row["header"], row["upserts"], row["deleted"])
                 tables[row["table"]].append((row["step"], compacted))
         if not upto:
             return
-        waiting = [self._pool.submit(self._apply_table, steps, upto) for steps in tables.values()]
+        waiting = [self._pool.submit(self._apply_table, steps, after, upto) for steps in tables.values()]
         for each in waiting:
             each.result()
         self._note(upto, [compacted for steps in tables.values() for _, compacted in steps])
         self._sink.maintain()
 
-    def _apply_table(self, steps: list[tuple[int, Compacted]], upto: LSN) -> None:
+    def _apply_table(self, steps: list[tuple[int, Compacted]], after: LSN, upto: LSN) -> None:
         steps.sort(key=lambda step: step[0])
+        table = steps[-1][1].table
+        applied = self._sink.applied_lsn(table.name)
+        if after < applied < upto:
+            steps = self._fold_again(table, applied, upto)
         for number, (step, compacted) in enumerate(steps):
             self._sink.apply(compacted, upto, step=step, last=number == len(steps) - 1)
+
+    def _fold_again(self, table: Table, after: LSN, upto: LSN) -> list[tuple[int, Compacted]]:
+        """The part of a batch that the sink lacks, when it has come further than the query remembers.
+
+        That is so only if the checkpoint was lost: otherwise a batch that runs again has the bounds it had.
+        """
+        planned = JournalView(self._directory).plan(after, upto).tables.get(table.oid)
+        runs = read_changes(planned) if planned is not None else []
+        return [(step, compact(changes)) for step, changes in enumerate(runs)]
 
     def _note(self, upto: LSN, compacted: list[Compacted]) -> None:
         self.changes += sum(each.changes for each in compacted)

@@ -113,9 +113,10 @@ class _Options:
 class _RangePartition(InputPartition):
     """One task's work."""
 
-    def __init__(self, ranges: Sequence[TableRange], upto: LSN) -> None:
+    def __init__(self, ranges: Sequence[TableRange], after: LSN, upto: LSN) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
+        self.after = after
         self.upto = upto
 
 
@@ -135,14 +136,16 @@ class _Reading:
         plan = view.plan(after, upto)
         if selection is not None:
             chosen = [each for oid, each in plan.tables.items() if selection.selects(plan.known[oid].name)]
-            return [_RangePartition(ranges, upto) for ranges in split_tasks(chosen) or [[]]]
+            return [_RangePartition(ranges, after, upto) for ranges in split_tasks(chosen) or [[]]]
         wanted = self._options.table
-        return [_RangePartition([each], upto) for oid, each in plan.tables.items() if plan.known[oid].name == wanted]
+        return [
+            _RangePartition([each], after, upto) for oid, each in plan.tables.items() if plan.known[oid].name == wanted
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _RangePartition)
         if self._options.compacted is not None:
-            yield from compacted_batches(partition.ranges, partition.upto)
+            yield from compacted_batches(partition.ranges, partition.after, partition.upto)
             return
         for planned in partition.ranges:
             for changes in read_changes(planned):
