@@ -11,6 +11,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -158,6 +159,15 @@ class Config(_Section):
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
             raise ValueError(f"pipeline name used twice: {', '.join(doubled)}")
+        return self
+
+    @model_validator(mode="after")
+    def _sinks_are_apart(self) -> Config:
+        """Two pipelines that write the same tables would double their rows."""
+        paths = [(pipeline.name, Path(pipeline.sink.path).resolve()) for pipeline in self.pipelines]
+        for (name, path), (other, inner) in permutations(paths, 2):
+            if inner.is_relative_to(path):
+                raise ValueError(f"the sinks of pipelines {name} and {other} share a path")
         return self
 
 

@@ -256,3 +256,17 @@ def test_running_without_a_configuration_says_how_to_give_one(tmp_path: Path) ->
     assert done.returncode == 1
     assert "--dsn, PGTIDE_SOURCE_DSN or source.dsn" in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_two_pipelines_into_one_lake_are_refused(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, "postgresql://x@127.0.0.1:1/x")
+    sinks = [{"name": name, "sink": {"type": "delta", "path": path}} for name, path in (("a", "lake"), ("b", "lake/x"))]
+    place.write_config(source={"dsn": place.dsn}, pipelines=sinks)
+    assert "the sinks of pipelines a and b share a path" in place.run("check").err
+
+
+def test_a_lake_that_cannot_be_written_is_named_before_anything_starts(place: Workplace) -> None:
+    assert place.run("init").status == 0
+    (place.path / "lake").write_text("a file")
+    assert_one_clear_error(place.run("run"), "cannot write to the lake", "sink.path")
+    assert not (place.path / "journal").exists()

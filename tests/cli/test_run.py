@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import psycopg
 
+from pgtide.embedded.postgres import EmbeddedPostgres
 from tests.fixtures.commands import Workplace
 from tests.fixtures.waiting import wait_until
 
@@ -61,3 +63,24 @@ def test_verify_without_a_running_pipeline_says_so(tmp_path: Path, database: str
     result = place.run("verify", "--timeout", "1")
     assert result.status == 1
     assert "pgtide run" in result.err
+
+
+def test_a_source_that_goes_away_is_waited_for_and_a_term_signal_to_the_group_stops_cleanly(tmp_path: Path) -> None:
+    with EmbeddedPostgres(18, durable=False) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("create table items (id int primary key, name text)")
+            connection.execute("insert into items select n, 'item' from generate_series(1, 1000) n")
+        place = Workplace(tmp_path, server.dsn)
+        assert place.run("init").status == 0
+        running = place.start("run")
+        running.wait_for("starting Spark")
+        server.stop("immediate")
+        running.wait_for("running")
+        running.wait_for("waiting")
+        server.start()
+        wait_until(lambda: place.run("verify").status == 0, timeout_seconds=120, describe=lambda: running.log)
+        verified = place.run("verify", timeout_seconds=120)
+        assert verified.status == 0, f"{verified}\n{running.log}"
+        assert running.signal_group(signal.SIGTERM) == 0, running.log
+        assert "Error" not in running.log
+        assert "Exception" not in running.log

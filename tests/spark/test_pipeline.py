@@ -8,6 +8,8 @@ import pytest
 
 from pgtide.errors import SinkError
 from pgtide.journal import Consumers, JournalDirectory
+from pgtide.postgres.connection import connect
+from pgtide.postgres.control import initialise
 from tests.fixtures.flow import Flow
 from tests.fixtures.waiting import wait_until
 
@@ -83,16 +85,8 @@ def test_a_new_nullable_column_is_followed(flow: Flow) -> None:
     assert flow.assert_exact() == 2
 
 
-@pytest.mark.parametrize(
-    "alteration",
-    ["rename column v to w", "alter column v type bigint", "add column w int not null default 7"],
-)
-def test_an_alteration_that_cannot_be_followed_stops_with_its_name(flow: Flow, alteration: str) -> None:
-    flow.sql.execute("create table a (id int primary key, v int)")
-    flow.sql.execute("insert into a values (1, 1)")
-    flow.run()
-    flow.sql.execute(f"alter table a {alteration}")
-    flow.sql.execute("insert into a(id) values (2)")
+def failure_of(flow: Flow) -> SinkError:
+    """Wait until the pipeline has failed."""
 
     def failure() -> SinkError | None:
         try:
@@ -104,6 +98,43 @@ def test_an_alteration_that_cannot_be_followed_stops_with_its_name(flow: Flow, a
 
     error = wait_until(failure)
     assert error is not None
+    return error
+
+
+def test_a_renamed_table_is_refused_and_not_begun_again(flow: Flow) -> None:
+    flow.sql.execute("create table a (id int primary key)")
+    flow.sql.execute("insert into a values (1)")
+    flow.run()
+    flow.sql.execute("alter table a rename to b")
+    flow.sql.execute("insert into b values (2)")
+    assert failure_of(flow).message == "table public.a was renamed to public.b"
+    assert not (flow.path / "lake" / "public" / "b").exists()
+
+
+def test_a_table_that_was_dropped_and_created_again_is_refused(flow: Flow) -> None:
+    flow.sql.execute("create table a (id int primary key)")
+    flow.sql.execute("insert into a values (1)")
+    flow.run()
+    flow.sql.execute("drop table a; create table a (id int primary key)")
+    with connect(flow.config.source) as connection:
+        initialise(connection, flow.config.source)
+    flow.sql.execute("insert into a values (2)")
+    assert "is not the one that its copy was made from" in failure_of(flow).message
+    assert [row["id"] for row in flow.rows("a")] == [1]
+
+
+@pytest.mark.parametrize(
+    "alteration",
+    ["rename column v to w", "alter column v type bigint", "add column w int not null default 7"],
+)
+def test_an_alteration_that_cannot_be_followed_stops_with_its_name(flow: Flow, alteration: str) -> None:
+    flow.sql.execute("create table a (id int primary key, v int)")
+    flow.sql.execute("insert into a values (1, 1)")
+    flow.run()
+    flow.sql.execute(f"alter table a {alteration}")
+    flow.sql.execute("insert into a(id) values (2)")
+
+    error = failure_of(flow)
     assert "public.a was altered" in error.message
     assert error.hint is not None
     assert len(flow.rows("a")) == 1

@@ -12,6 +12,7 @@ import multiprocessing
 import select
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -77,10 +78,10 @@ class CaptureProcess:
             )
         return self.progress
 
-    def wait_until_streaming(self, timeout_seconds: float = 60.0) -> None:
-        """Return once capture reads the stream; raise its error if it cannot."""
+    def wait_until_streaming(self, timeout_seconds: float = 60.0, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Return once capture reads the stream, or when told to stop; raise its error if it cannot."""
         deadline = time.monotonic() + timeout_seconds
-        while self.poll().state != "streaming":
+        while self.poll().state != "streaming" and not stopping():
             if time.monotonic() > deadline:
                 raise PgtideError(
                     "capture does not begin to stream", detail=self.progress.problem or self.progress.state
@@ -105,8 +106,9 @@ class CaptureProcess:
 def _main(config: Config, stop: Connection, stop_sender: Connection, reports: Connection) -> None:
     # Our copy of the sending end must go, or the pipe would never close.
     stop_sender.close()
-    # Ctrl-C goes to the whole group; the owner decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A signal may go to the whole group; the owner decides what it means, and ends us by closing the pipe.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     last = 0.0
     last_state = ""
 

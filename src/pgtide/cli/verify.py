@@ -41,6 +41,7 @@ def command(
     documents = []
     passed = True
     for each in chosen:
+        output.say(f"pipeline {each.name}: waiting for `pgtide run` to pass what is written now", style="dim")
         result = verify(settings, each, timeout_seconds=timeout, progress=lambda line: output.say(line, style="dim"))
         table = Table("table", "rows", "differences", "undecided", box=None, pad_edge=False)
         for found in result.tables:

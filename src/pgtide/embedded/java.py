@@ -35,9 +35,13 @@ _PROBE_SECONDS = 30.0
 _HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
 _VERSION = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)$", re.MULTILINE)
 
+# Spark also opens a package that newer runtimes no longer have, and they warn about that.
+_GONE_SINCE = 24
+_GONE_OPTION = "|--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+
 _LAUNCHER = """\
 #!/bin/sh
-# Becomes {java}, without the option that Spark adds for a module this runtime need not have.
+# Becomes {java}, without the options that Spark adds for what this runtime need not have.
 # Each argument is taken from the front and put back at the end, so all keep their order and their spaces.
 count=$#
 while [ "$count" -gt 0 ]; do
@@ -45,7 +49,7 @@ while [ "$count" -gt 0 ]; do
     shift
     count=$((count - 1))
     case $argument in
-    --add-modules=jdk.incubator.vector) ;;
+    --add-modules=jdk.incubator.vector{gone}) ;;
     --add-modules)
         if [ "$count" -gt 0 ] && [ "$1" = jdk.incubator.vector ]; then
             shift
@@ -95,7 +99,8 @@ def launcher_home(runtime: JavaRuntime) -> Path:
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     quoted = shlex.quote(str(runtime.java))
-    _write_executable(launcher, _LAUNCHER.format(java=str(runtime.java).replace("\n", " "), quoted=quoted))
+    gone = _GONE_OPTION if runtime.version >= _GONE_SINCE else ""
+    _write_executable(launcher, _LAUNCHER.format(java=str(runtime.java).replace("\n", " "), quoted=quoted, gone=gone))
     return home
 
 

@@ -158,9 +158,11 @@ class JournalView:
             first = next(iter(self.reader.walk(lsn)), None)
             if first is not None and first.header.xid_ceiling < xmin:
                 return lsn
-        if not lsns:
-            raise JournalGap(f"the journal at {self.directory.path} is empty")
-        return lsns[0]
+        raise JournalGap(
+            f"the journal at {self.directory.path} no longer reaches back to where a chunk's window begins",
+            detail=f"it begins at {lsns[0]}" if lsns else "it is empty",
+            hint="a transaction was open on the source for longer than journal.retention: copy again",
+        )
 
     def _chunks(self, events: list[PlacedEvent]) -> dict[int, list[ChunkRead]]:
         chunks: dict[int, list[ChunkRead]] = {}

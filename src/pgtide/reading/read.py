@@ -6,9 +6,9 @@ transactions cost no more than one large one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -48,12 +48,22 @@ def read_changes(planned: TableRange) -> list[Changes]:
     """
     stream = list(_stream(planned.blocks, planned.oid, planned.table, planned.after, planned.upto))
     chunks = [_merge_chunk(chunk) for chunk in planned.chunks]
+    marks = [chunk.placed.commit_lsn for chunk in planned.chunks]
+    stream = [piece for part in stream for piece in _cut(part, marks)]
     parts = sorted((part for part in [*stream, *chunks] if len(part)), key=lambda part: int(part.commit_lsn[0]))
     runs = []
     for _, group in groupby(parts, key=lambda part: _shape(part.table)):
         run = list(group)
         runs.append(in_order(concat(run, run[-1].table)))
     return runs or chunks[:1]
+
+
+def _cut(part: Changes, marks: Sequence[LSN]) -> list[Changes]:
+    """Cut changes at watermarks, so that a chunk under another version of the table finds its place between them."""
+    bounds = [0, *np.searchsorted(part.commit_lsn, np.array(sorted(marks), dtype=np.uint64)).tolist(), len(part)]
+    if len(bounds) == 2:
+        return [part]
+    return [part.take(np.arange(start, end)) for start, end in pairwise(bounds) if start < end]
 
 
 def _shape(table: Table) -> tuple[object, ...]:

@@ -7,10 +7,13 @@ stopping is the stream's: snapshot, pipelines, then capture.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from py4j.protocol import Py4JError
 
 from pgtide.capture.loop import Progress
 from pgtide.capture.process import CaptureProcess
@@ -24,6 +27,8 @@ from pgtide.postgres.control import read_slot, require_usable
 from pgtide.postgres.preflight import run_checks
 from pgtide.reading.progress import TableProgress
 from pgtide.reading.retention import apply_retention
+from pgtide.retry import Verdict, backoff, verdict
+from pgtide.sinks import make_sink
 
 _TICK_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
@@ -77,7 +82,9 @@ class Supervisor:
             self._capture.stop()
 
     def _run(self) -> None:
-        self._capture.wait_until_streaming()
+        self._capture.wait_until_streaming(stopping=self._stop.is_set)
+        if self._stop.is_set():
+            return
         # Spark takes seconds to import and start; by now it is clear that there is something to do for it.
         from pgtide.spark.pipeline import Pipeline
         from pgtide.spark.session import start_session
@@ -99,17 +106,27 @@ class Supervisor:
             finally:
                 self._set_phase("stopping")
                 self._stop.set()
-                for pipeline in self._pipelines:
-                    pipeline.stop()
+                # A signal to the whole group may have ended the JVM before us; there is nothing to stop then.
+                with contextlib.suppress(Py4JError, OSError):
+                    for pipeline in self._pipelines:
+                        pipeline.stop()
                 copying.join(timeout=60)
         finally:
-            session.stop()
+            with contextlib.suppress(Py4JError, OSError):
+                session.stop()
 
     def _copy(self) -> None:
-        try:
-            self._snapshot.run()
-        except BaseException as error:
-            self._failure = error
+        """The first copy; it goes on where it was when a source that was away is back."""
+        delays = backoff()
+        while not self._stop.is_set():
+            try:
+                self._snapshot.run()
+                return
+            except BaseException as error:
+                if verdict(error) is Verdict.STOP:
+                    self._failure = error
+                    return
+            self._stop.wait(next(delays))
 
     def _tick(self) -> None:
         progress = self.progress
@@ -156,6 +173,8 @@ class Supervisor:
 def require_runnable(config: Config) -> None:
     """Everything that must hold before anything is started."""
     source = config.source
+    for pipeline in config.pipelines:
+        make_sink(pipeline.sink, pipeline.name).require_writable()
     with connect(source) as connection, source_errors():
         database = one(connection, "select current_database()")[0]
         for result in run_checks(connection, source, set_up=False):

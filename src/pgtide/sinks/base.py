@@ -38,8 +38,12 @@ class Sink(ABC):
         """
 
     @abstractmethod
+    def require_writable(self) -> None:
+        """Raise SinkError if the target cannot be written: asked before anything is started."""
+
+    @abstractmethod
     def in_use(self) -> bool:
-        """Whether the target has tables that this pipeline wrote."""
+        """Whether the target has tables that a pipeline of pgtide's wrote."""
 
     @abstractmethod
     def maintain(self) -> None:

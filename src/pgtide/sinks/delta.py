@@ -10,6 +10,8 @@ A table without a key has one column more, a digest of the whole row: it is how 
 from __future__ import annotations
 
 import math
+import re
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +67,7 @@ class DeltaSink(Sink):
         try:
             if target is None:
                 target = self._create(compacted.table)
+            _require_same_table(target, compacted.table)
             _evolve(target, compacted.table)
             _write(target, compacted, commit)
         except DeltaError as error:
@@ -80,9 +83,21 @@ class DeltaSink(Sink):
                 hint="check that the disk has room and that this user may write there; then run the command again",
             ) from error
 
+    def require_writable(self) -> None:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._root):
+                pass
+        except OSError as error:
+            raise SinkError(
+                f"cannot write to the lake at {self._root}",
+                detail=error.strerror,
+                hint="choose a directory that this user may write to: sink.path",
+            ) from None
+
     def in_use(self) -> bool:
         logs = self._root.glob("*/*/_delta_log")
-        return any(DeltaTable(str(log.parent)).transaction_version(self._application) is not None for log in logs)
+        return any(_copied_oid(DeltaTable(str(log.parent))) is not None for log in logs)
 
     def maintain(self) -> None:
         """Put small files together and remove those that nobody needs any more."""
@@ -111,10 +126,27 @@ class DeltaSink(Sink):
         self._tables[table.name] = DeltaTable.create(
             str(path),
             schema,
-            description=f"copy of {table.name}, kept by pgtide",
+            description=f"copy of {table.name}, table {table.oid}, kept by pgtide",
             configuration=_configuration(schema),
         )
         return self._tables[table.name]
+
+
+def _copied_oid(target: DeltaTable) -> int | None:
+    """Which table of the source this is a copy of; None if pgtide did not make it."""
+    match = re.search(r"table (\d+), kept by pgtide$", target.metadata().description or "")
+    return int(match[1]) if match else None
+
+
+def _require_same_table(target: DeltaTable, table: Table) -> None:
+    """A table that was dropped and created again is another one: its copy must not mix with the old one's rows."""
+    if _copied_oid(target) != table.oid:
+        raise SinkError(
+            f"table {table.name} is not the one that its copy was made from",
+            detail="it was dropped and created again, or the directory holds a Delta table of somebody else's",
+            hint="copy again: stop pgtide, remove the journal and the sink's tables, run `pgtide destroy`, "
+            "`pgtide init` and `pgtide run`",
+        )
 
 
 def target_schema(table: Table) -> pa.Schema:

@@ -48,6 +48,7 @@ class Pipeline:
         self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, thread_name_prefix=f"apply-{config.name}")
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
+        self._copied_as: dict[int, str] = {}
         self.name = config.name
         self.changes = 0
         self.commit_at_us = 0
@@ -78,6 +79,8 @@ class Pipeline:
         failure = self._query.exception()
         if failure is not None:
             raise _named(failure, self._config.name)
+        if not self._query.isActive:
+            raise SinkError(f"pipeline {self._config.name!r} has ended", hint="nothing is lost: run the command again")
 
     def stop(self) -> None:
         """End the query; a batch under way is abandoned and will run again."""
@@ -90,6 +93,7 @@ class Pipeline:
         known = self._consumers.load(self._config.name)
         if known is None:
             self._require_unused_sink()
+            self._require_first_copies()
             self.applied_lsn = JournalReader(self._directory).start_lsn()
             self._consumers.save(self._config.name, self.applied_lsn)
             return
@@ -99,6 +103,17 @@ class Pipeline:
             begun = table.done or table.first_chunk_lsn
             if begun and table.first_chunk_lsn <= known.applied_lsn and self._config.selects(name):
                 self._require_table(name)
+
+    def _require_first_copies(self) -> None:
+        """A new pipeline reads the first copies from the journal: they must still be there."""
+        gone = [each.table for each in read_progress(self._directory).values() if each.done and each.started is None]
+        gone = [name for name in gone if self._config.selects(TableName.parse(name))]
+        if gone:
+            raise SinkError(
+                f"the journal no longer has the first copy that pipeline {self._config.name!r} needs",
+                detail=f"of {', '.join(sorted(gone))}: it is older than journal.retention",
+                hint="start with a journal of its own: another journal.url and source.slot for this pipeline",
+            )
 
     def _require_unused_sink(self) -> None:
         if self._sink.in_use():
@@ -144,11 +159,26 @@ class Pipeline:
     def _apply_table(self, steps: list[tuple[int, Compacted]], after: LSN, upto: LSN) -> None:
         steps.sort(key=lambda step: step[0])
         table = steps[-1][1].table
+        self._require_known_name(table)
         applied = self._sink.applied_lsn(table.name)
-        if after < applied < upto:
+        if applied >= upto:
+            return
+        if after < applied:
             steps = self._fold_again(table, applied, upto)
         for number, (step, compacted) in enumerate(steps):
             self._sink.apply(compacted, upto, step=step, last=number == len(steps) - 1)
+
+    def _require_known_name(self, table: Table) -> None:
+        """A renamed table would begin a second, incomplete copy under its new name."""
+        if table.oid not in self._copied_as:
+            self._copied_as = {each.oid: each.table for each in read_progress(self._directory).values()}
+        known = self._copied_as.get(table.oid, str(table.name))
+        if known != str(table.name):
+            raise SinkError(
+                f"table {known} was renamed to {table.name}",
+                hint="rename it back; or copy again: stop pgtide, remove the journal and the sink's tables, run "
+                "`pgtide destroy`, `pgtide init` and `pgtide run`",
+            )
 
     def _fold_again(self, table: Table, after: LSN, upto: LSN) -> list[tuple[int, Compacted]]:
         """The part of a batch that the sink lacks, when it has come further than the query remembers.

@@ -52,8 +52,9 @@ _DEFAULTS = {
     "spark.app.name": "pgtide",
     "spark.driver.memory": "1g",
     # The JVM only coordinates: work is done in Python and Rust. Compiling less, with one collector thread, starts Spark
-    # in two thirds of the time and leaves the cores to the work.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+    # in two thirds of the time and leaves the cores to the work. Deep stacks: Spark searches the text of a failed query
+    # with regular expressions that recurse.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xss8m",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -88,23 +89,29 @@ def start_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     warehouse = {"spark.sql.warehouse.dir": str(directory / "warehouse"), "spark.local.dir": str(directory)}
     for key, value in {**_DEFAULTS, **warehouse, **(settings or {})}.items():
         builder = builder.config(key, value)
-    with _own_interrupt_handler():
+    with _own_signal_handlers():
         session = builder.getOrCreate()
     session.dataSource.register(PgtideSource)
     return session
 
 
 @contextmanager
-def _own_interrupt_handler() -> Iterator[None]:
-    """Keep this process's way of handling Ctrl-C: a new Spark context puts its own in place, which raises at once."""
+def _own_signal_handlers() -> Iterator[None]:
+    """Let signals mean what this process says.
+
+    A new Spark context puts a handler for Ctrl-C in place that raises at once: ours is put back. And a JVM that is
+    started while SIGTERM is ignored ignores it too: a signal to the whole group then stops Spark in order, by us.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler = signal.getsignal(signal.SIGINT)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _scratch_directory() -> Path:

@@ -8,6 +8,7 @@ read to one already read, and then no chunk has their values that lie unchanged 
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from pgtide.lsn import LSN, ZERO
 from pgtide.postgres.catalog import SourceTable, read_tables, source_identity, with_estimate
 from pgtide.postgres.connection import Connection, connect
 from pgtide.postgres.control import emit, require_tables_copyable, select_tables
-from pgtide.reading.changes import Changes
+from pgtide.reading.changes import Array, Changes
 from pgtide.reading.plan import ChunkRead, JournalView, TableRange
 from pgtide.reading.progress import TableProgress, keep_progress, read_progress
 from pgtide.reading.read import read_changes
@@ -44,6 +45,7 @@ class Snapshot:
         self._stopping = stopping
         self._directory = JournalDirectory(config.journal.path)
         self._view = JournalView(self._directory)
+        self._keeping = threading.Lock()
         self.progress: dict[int, TableProgress] = {}
 
     def run(self) -> None:
@@ -96,12 +98,15 @@ class Snapshot:
         assert progress.started is not None
         if len(progress.started.chunks) > 1:
             self._repair(source_table, progress)
+        if self._stopping():
+            return  # perhaps before the repair was complete: the next start does it again
         with connect(self._config.source) as connection:
             done = SnapshotDone(progress.started.snapshot, progress.table, progress.oid, progress.rows)
             emit(connection, self._config.source.slot, dump_event(done))
             self._await(connection)
-        progress.done = True
-        keep_progress(self._directory, self.progress.values())
+        with self._keeping:
+            progress.done = True
+            keep_progress(self._directory, self.progress.values())
 
     def _begin(self, source_table: SourceTable) -> TableProgress:
         """The copy that is under way, if its plan still fits, else a new one."""
@@ -169,24 +174,23 @@ class Snapshot:
         assert started is not None
         with connect(self._config.source) as connection:
             upto = self._await(connection)
+        if self._stopping():
+            return
         xmin = min(chunk.visibility.xmin for chunk in progress.chunks.values())
-        keys = self._unchanged_keys(source_table, xmin, upto)
-        if keys is not None:
+        rows = self._partial_changes(source_table, xmin, upto)
+        if rows:
+            # Without a text form for the key, all rows are read again: more than needed, and as exact.
+            keys = key_texts(rows, source_table.table.key)
             task = self._task(source_table, started, REPAIR_CHUNK, PageRange(0, None), keys)
             progress.chunks[REPAIR_CHUNK] = self._run_task(task)
 
-    def _unchanged_keys(self, source_table: SourceTable, xmin: int, upto: LSN) -> dict[str, list[str]] | None:
+    def _partial_changes(self, source_table: SourceTable, xmin: int, upto: LSN) -> list[Changes]:
+        """Changes by transactions from xmin on that left a column unchanged."""
         table = source_table.table
         blocks, known = self._view.window(xmin, upto, table.oid)
         none: tuple[ChunkRead, ...] = ()
         changes = read_changes(TableRange(table.oid, known, ZERO, upto, blocks, none))
-        rows = [part.take(partial) for part in changes if len(partial := _partial(part))]
-        if not rows:
-            return None
-        return {
-            name: pa.concat_arrays([part.columns[name] for part in rows]).cast(pa.string()).to_pylist()
-            for name in table.key
-        }
+        return [part.take(partial) for part in changes if len(partial := _partial(part))]
 
     def _read_again(self, source_table: SourceTable) -> SourceTable:
         with connect(self._config.source) as connection:
@@ -208,6 +212,18 @@ def _partial(changes: Changes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     if not changes.unchanged:
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(np.logical_or.reduce(list(changes.unchanged.values())))
+
+
+def key_texts(rows: Sequence[Changes], key: Sequence[str]) -> dict[str, list[str]] | None:
+    """Keys as Postgres reads them; None if one of the key's types has no text that is exact for every value."""
+    texts = {}
+    for name in key:
+        column: Array = pa.concat_arrays([part.columns[name] for part in rows])
+        plain = pa.types.is_integer(column.type) or pa.types.is_string(column.type) or pa.types.is_decimal(column.type)
+        if not plain:
+            return None
+        texts[name] = column.cast(pa.string()).to_pylist()
+    return texts
 
 
 def _copy_in_task(task: ChunkTask) -> ChunkCopied | Exception:

@@ -17,9 +17,11 @@ from fnmatch import fnmatchcase
 
 from pgtide.config import Config, Pipeline
 from pgtide.errors import ConfigError, VerifyError
+from pgtide.journal import JournalDirectory
 from pgtide.postgres.catalog import read_tables
 from pgtide.postgres.connection import Connection, connect, source_errors
 from pgtide.postgres.control import select_tables
+from pgtide.reading.progress import read_progress
 from pgtide.schema import TableName
 from pgtide.sinks.delta import DeltaSink
 from pgtide.verify.compare import Differences, Suspects, find_suspects, join_suspects, judge
@@ -60,11 +62,26 @@ def verify(
         prepare_session(connection)
         passing = Passing(connection, config, pipeline.name, timeout_seconds)
         sink = DeltaSink(pipeline.sink, pipeline.name)
-        for name in _chosen(connection, config, pipeline, tables):
+        chosen = _chosen(connection, config, pipeline, tables)
+        _require_copied(config, chosen)
+        for name in chosen:
             form = _describe(connection, name)
             readers = SourceReader(connection, form), SinkReader(sink.path(name), form)
             results.append(_TableCheck(form, *readers, passing, progress).run())
     return VerifyResult(pipeline.name, tuple(results), time.monotonic() - started_at)
+
+
+def _require_copied(config: Config, chosen: Sequence[TableName]) -> None:
+    """A table whose first copy is under way differs, of course: that is not worth looking at."""
+    progress = read_progress(JournalDirectory(config.journal.path)).values()
+    copying = {each.table for each in progress if not each.done}
+    unfinished = sorted(str(name) for name in chosen if str(name) in copying)
+    if unfinished:
+        raise VerifyError(
+            "the first copy is not complete",
+            detail=f"still to be copied: {', '.join(unfinished)}",
+            hint="wait until `pgtide status` shows it as done",
+        )
 
 
 def _chosen(connection: Connection, config: Config, pipeline: Pipeline, globs: Sequence[str] | None) -> list[TableName]:
