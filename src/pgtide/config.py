@@ -215,6 +215,12 @@ def _read_yaml(path: Path | None) -> Any:
         # What the parser quotes may be a secret: an unquoted password with a * in front is an alias to it.
         problem = re.sub(r"'.*'", "…", getattr(error, "problem", None) or "it is not YAML")
         raise ConfigError(f"cannot read {path}", detail=f"{place}{problem}") from None
+    if document is not None and not isinstance(document, dict):
+        raise ConfigError(
+            f"{path} is not a configuration",
+            detail="it has to be keys and values",
+            hint="begin with `source:`; docs/config.md lists every key",
+        )
     return {} if document is None else document
 
 

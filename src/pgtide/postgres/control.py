@@ -9,6 +9,7 @@ Watermarks are written here too: transactional logical messages, which stand in 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -25,6 +26,7 @@ from pgtide.schema import TableName
 
 PLUGIN = "pgoutput"
 CONTROL_SCHEMA = "pgtide"
+_OLDER_TRANSACTIONS_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,10 @@ def create_control_schema(connection: Connection) -> list[str]:
 
 
 def create_publication(connection: Connection, source: Source, tables: Sequence[TableName]) -> list[str]:
-    """Create the publication for these tables, or bring an existing one in line."""
+    """Create the publication for these tables, or add those that an existing one lacks.
+
+    None is taken out: what changes while a table is out of the publication is lost, should it be selected again.
+    """
     publication = sql.Identifier(source.publication)
     row = connection.execute(
         "select puballtables from pg_publication where pubname = %s", [source.publication]
@@ -124,14 +129,34 @@ def create_publication(connection: Connection, source: Source, tables: Sequence[
         return [f"created publication {source.publication} for {len(tables)} tables"]
     if row[0]:
         return []
-    done = []
-    published = published_tables(connection, source.publication)
-    for verb, changed in (("add", set(tables) - published), ("drop", published - set(tables))):
-        if changed:
-            statement = sql.SQL("alter publication {} {} table {}")
-            connection.execute(statement.format(publication, sql.SQL(verb), _names(sorted(changed))))
-            done.append(f"altered publication {source.publication}: {verb} {', '.join(map(str, sorted(changed)))}")
-    return done
+    added = sorted(set(tables) - published_tables(connection, source.publication))
+    if not added:
+        return []
+    change = sql.SQL("alter publication {} {} table {}")
+    connection.execute(change.format(publication, sql.SQL("add"), _names(added)))
+    try:
+        _wait_for_older_transactions(connection)
+    except BaseException:
+        connection.execute(change.format(publication, sql.SQL("drop"), _names(added)))
+        raise
+    return [f"added to publication {source.publication}: {', '.join(map(str, added))}"]
+
+
+def _wait_for_older_transactions(connection: Connection) -> None:
+    """Changes that a running transaction made before its table was published are not in the stream.
+
+    So the table may be copied only when every such transaction has ended: then the copy sees them.
+    """
+    (newest,) = one(connection, "select pg_snapshot_xmax(pg_current_snapshot())::text::int8")
+    deadline = time.monotonic() + _OLDER_TRANSACTIONS_SECONDS
+    while one(connection, "select pg_snapshot_xmin(pg_current_snapshot())::text::int8")[0] < newest:
+        if time.monotonic() > deadline:
+            raise SourceError(
+                "transactions that began before the new tables were published are still running",
+                detail=f"waited for {_OLDER_TRANSACTIONS_SECONDS:.0f} seconds; the publication is as it was",
+                hint="wait for them or end them (pg_stat_activity, xact_start), then run `pgtide init` again",
+            )
+        time.sleep(0.1)
 
 
 def published_tables(connection: Connection, publication: str) -> set[TableName]:

@@ -99,7 +99,8 @@ def read_source(config: Config) -> SourceStatus:
             wal = LSN.parse(one(connection, "select pg_current_wal_lsn()::text")[0])
             slot = read_slot(connection, name)
     except PgtideError as error:
-        return SourceStatus(False, problem=error.message, slot=name, slot_state="unknown")
+        problem = f"{error.message} ({error.detail})" if error.detail else error.message
+        return SourceStatus(False, problem=problem, slot=name, slot_state="unknown")
     if slot is None:
         return SourceStatus(True, wal_lsn=wal, slot=name)
     return SourceStatus(
