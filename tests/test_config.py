@@ -156,8 +156,8 @@ def test_a_secret_file_that_is_not_text_is_refused_without_showing_it(write, tmp
             " {name: a, sink: {type: delta, path: y}}]",
             "pipeline name used twice: a",
         ),
-        ("[1, 2]", "dictionary"),
-        ("just text", "dictionary"),
+        ("[1, 2]", "keys and values"),
+        ("just text", "keys and values"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(write, content, problem):
