@@ -17,8 +17,14 @@ from pgtide.demo.shop import load_shop
 from pgtide.demo.workload import Workload
 from pgtide.embedded.postgres import EmbeddedPostgres
 from tests.fixtures.commands import Workplace
+from tests.fixtures.waiting import wait_until
 
 KILLS = int(os.environ.get("PGTIDE_CRASH_KILLS", "10"))
+
+
+def all_copied(place: Workplace) -> bool:
+    tables = place.run("status", "--json").document["snapshot"]
+    return len(tables) == 7 and all(table["state"] == "done" for table in tables)
 
 
 @pytest.mark.timeout(900)
@@ -40,6 +46,7 @@ def test_killing_everything_at_random_moments_leaves_an_exact_copy(tmp_path: Pat
         running = place.start("run", "--json")
         try:
             running.wait_for('"phase": "running"')
+            wait_until(lambda: all_copied(place), timeout_seconds=240, describe=lambda: running.log[-3000:])
             result = place.run("verify", "--json", timeout_seconds=240)
         finally:
             status = running.interrupt()

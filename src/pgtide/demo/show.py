@@ -64,6 +64,7 @@ def run_demo(screen: Screen, *, seconds: float, directory: Path, scale: float) -
         )
         with _running(directory) as process:
             _write_for(screen, server.dsn, process, seconds)
+            process.wait_until_copied(len(rows))
             _heading(screen, "4. the writers have stopped; every row of the source is compared with the lake")
             result = verify(config, config.pipelines[0], progress=lambda line: screen.say(f"   {line}", style="dim"))
             process.require_alive()
@@ -129,6 +130,12 @@ class RunProcess:
                 detail=error.get("detail"),
                 hint=error.get("hint"),
             )
+
+    def wait_until_copied(self, tables: int) -> None:
+        """Wait for the first copy of every table; on a slow machine it may last longer than the writers write."""
+        while sum(each["done"] for each in self.last.get("snapshot", ())) < tables:
+            self.require_alive()
+            time.sleep(0.1)
 
     def stop(self) -> None:
         """As Ctrl-C would; the demo's data are throw-away, so it does not wait long."""
