@@ -103,6 +103,14 @@ def test_an_unknown_table_is_named(tmp_path: Path, place: Workplace) -> None:
     assert_one_clear_error(result, "'public.itmes' does not exist", "source.tables")
 
 
+def test_a_selection_that_matches_nothing_is_a_failed_check(place: Workplace) -> None:
+    assert place.run("init").status == 0
+    place.write_config(source={"dsn": place.dsn, "tables": ["nope.*"]})
+    result = place.run("check")
+    assert result.status == 3
+    assert "source.tables selects no table" in result.out
+
+
 def test_a_table_without_identity_is_named_with_both_remedies(place: Workplace) -> None:
     with psycopg.connect(place.dsn, autocommit=True) as connection:
         connection.execute("create table log (line text)")

@@ -143,7 +143,10 @@ def publication_ready(connection: Connection, source: Source) -> Iterator[CheckR
     if not published:
         yield CheckResult("publication", False, f"{source.publication} does not exist or is empty", "pgtide init")
         return
-    missing = set(select_tables(connection, source)) - published
+    try:
+        missing = set(select_tables(connection, source)) - published
+    except PgtideError:
+        return  # the selection has been found wrong by then
     finding = f"{source.publication} lacks {', '.join(map(str, sorted(missing)))}" if missing else source.publication
     yield CheckResult("publication", not missing, finding, "pgtide init")
 
