@@ -10,6 +10,7 @@ from pgtide.errors import SinkError
 from pgtide.journal import Consumers, JournalDirectory
 from pgtide.postgres.connection import connect
 from pgtide.postgres.control import initialise
+from pgtide.spark.pipeline import _named
 from tests.fixtures.flow import Flow
 from tests.fixtures.waiting import wait_until
 
@@ -138,3 +139,17 @@ def test_an_alteration_that_cannot_be_followed_stops_with_its_name(flow: Flow, a
     assert "public.a was altered" in error.message
     assert error.hint is not None
     assert len(flow.rows("a")) == 1
+
+
+def test_a_failure_that_is_not_ours_tells_its_kind_and_no_value() -> None:
+    text = "[STREAM_FAILED] Query failed\nTraceback (most recent call last):\nValueError: cannot use 'cell value'\n"
+    error = _named(text, "lake")
+    assert error.detail == "ValueError"
+    assert "cell value" not in str(error)
+
+
+def test_a_failure_of_ours_keeps_its_message() -> None:
+    assert (
+        _named("x\npgtide.errors.JournalGap: the rows are missing\n", "lake").detail
+        == "JournalGap: the rows are missing"
+    )

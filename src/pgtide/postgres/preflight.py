@@ -41,9 +41,9 @@ def run_checks(connection: Connection, source: Source, *, set_up: bool = True) -
         return [result for check in checks for result in check(connection, source)]
 
 
-def require_ready(connection: Connection, source: Source) -> None:
+def require_ready(connection: Connection, source: Source, *, set_up: bool = False) -> None:
     """Raise PreflightError for the first requirement that is not met."""
-    for result in run_checks(connection, source, set_up=False):
+    for result in run_checks(connection, source, set_up=set_up):
         if not result.passed:
             raise PreflightError(f"{result.name}: {result.finding}", hint=result.remedy)
 

@@ -18,13 +18,13 @@ from py4j.protocol import Py4JError
 from pgtide.capture.loop import Progress
 from pgtide.capture.process import CaptureProcess
 from pgtide.config import Config
-from pgtide.errors import PreflightError
+from pgtide.errors import PgtideError
 from pgtide.journal import JournalDirectory, JournalReader
 from pgtide.lsn import LSN, ZERO
 from pgtide.postgres.catalog import one
 from pgtide.postgres.connection import connect, source_errors
 from pgtide.postgres.control import read_slot, require_usable
-from pgtide.postgres.preflight import run_checks
+from pgtide.postgres.preflight import require_ready
 from pgtide.reading.progress import TableProgress
 from pgtide.reading.retention import apply_retention
 from pgtide.retry import Verdict, backoff, verdict
@@ -161,7 +161,7 @@ class Supervisor:
         try:
             with connect(self._config.source) as connection, source_errors():
                 return LSN.parse(one(connection, "select pg_current_wal_lsn()::text")[0])
-        except Exception:
+        except PgtideError:
             # Capture notices a source that is away, and says so; lag is shown from what was last known.
             return None
 
@@ -176,11 +176,7 @@ def require_runnable(config: Config) -> None:
     for pipeline in config.pipelines:
         make_sink(pipeline.sink, pipeline.name).require_writable()
     with connect(source) as connection, source_errors():
+        require_ready(connection, source)
         database = one(connection, "select current_database()")[0]
-        for result in run_checks(connection, source, set_up=False):
-            if not result.passed:
-                raise PreflightError(f"{result.name}: {result.finding}", hint=result.remedy)
         require_usable(read_slot(connection, source.slot), source, database)
-        for result in run_checks(connection, source):
-            if not result.passed:
-                raise PreflightError(f"{result.name}: {result.finding}", hint=result.remedy)
+        require_ready(connection, source, set_up=True)

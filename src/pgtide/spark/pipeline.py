@@ -8,7 +8,6 @@ again after a kill changes nothing, whatever the query's checkpoint says.
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -196,21 +195,13 @@ class Pipeline:
         self._consumers.save(self._config.name, upto, commit_at_us=self.commit_at_us, changes=self.changes)
 
 
-def wait_until_applied(pipeline: Pipeline, lsn: LSN, timeout_seconds: float) -> bool:
-    """Wait until the pipeline has applied everything up to `lsn`."""
-    deadline = time.monotonic() + timeout_seconds
-    while pipeline.applied_lsn < lsn:
-        pipeline.poll()
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def _named(failure: StreamingQueryException | Any, name: str) -> PgtideError:
-    """Spark wraps what a task or the source raised in texts of its own; find the error in it."""
+    """Spark wraps what a task or the source raised in texts of its own; find the error in it.
+
+    Of an error that is not ours only the kind is told: its text may hold values.
+    """
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
     ours = [line.split("pgtide.errors.", 1)[1] for line in lines if line.startswith("pgtide.errors.")]
-    raised = [line for line in lines if _RAISED.match(line)]
-    detail = ours[-1] if ours else raised[-1] if raised else lines[0]
+    kinds = [match[0] for line in lines if (match := _RAISED.match(line))]
+    detail = ours[-1] if ours else kinds[-1] if kinds else "Spark gives no reason"
     return SinkError(f"pipeline {name!r} failed", detail=detail, hint="nothing is lost: mend the cause and run again")
